@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
+use shardfeed_dataset_tools::files::{POLICIES, one_of};
 use shardfeed_embedded::{
     Account, Delivery, EncodedSpec, Finding, LoadError, Loader, LoaderOptions, finding, trace,
     use_threads,
@@ -72,13 +72,8 @@ pub(crate) struct BenchArgs {
     batch_size: Option<NonZeroU64>,
     /// Policy for corrupt records: `error`, `skip-record` or `skip-file` [default: the policy of
     /// the job's dataset; the policies of its ranks are not known]
-    #[arg(
-        long,
-        value_name = "POLICY",
-        value_parser = PossibleValuesParser::new(["error", "skip-record", "skip-file"])
-            .try_map(|name| name.parse::<Corrupt>()),
-        hide_possible_values = true
-    )]
+    #[arg(long, value_name = "POLICY", hide_possible_values = true)]
+    #[arg(value_parser = one_of::<Corrupt>(POLICIES))]
     corrupt: Option<Corrupt>,
     /// Maximum number of batches ahead [default: chosen automatically]
     #[arg(long, value_name = "BATCHES")]

@@ -12,8 +12,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
-use shardfeed_dataset_tools::files::{Sampled, SampledArgs};
+use shardfeed_dataset_tools::files::{Sampled, SampledArgs, one_of};
 use shardfeed_embedded::{
     Contents, EpochSamples, LoaderOptions, Plans, check_stages, interleave_default, spec_of,
 };
@@ -68,12 +67,8 @@ pub(crate) struct OrderArgs {
     #[arg(long, value_name = "RANKS", value_parser = parse_positive)]
     world_size: Option<u64>,
     /// Policy for samples that do not fill the last step
-    #[arg(
-        long,
-        default_value_t = LoaderOptions::default().tail,
-        value_parser = PossibleValuesParser::new(["drop", "pad", "uneven"])
-            .try_map(|name| name.parse::<Tail>())
-    )]
+    #[arg(long, default_value_t = LoaderOptions::default().tail)]
+    #[arg(value_parser = one_of::<Tail>(&["drop", "pad", "uneven"]))]
     tail: Tail,
     /// Maximum number of samples of the epoch
     #[arg(long, value_name = "SAMPLES", value_parser = parse_positive)]

@@ -1,87 +1,48 @@
 //! Sizes of options.
 
-use std::fmt;
 use std::str::FromStr;
 
-use serde::de::{Error, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use shardfeed_dataset_tools::size::parse_bytes;
+use toml::Value;
 
-/// A number of bytes, at least 1. In TOML a number, or a text such as `"4GiB"`.
+/// A number of bytes, at least `LEAST`, which is 0 or 1. In TOML a number, or a text such as
+/// `"4GiB"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
-pub(crate) struct Bytes(u64);
+pub(crate) struct Bytes<const LEAST: u64 = 1>(u64);
 
-impl Bytes {
+/// A number of bytes, which may be 0.
+pub(crate) type Space = Bytes<0>;
+
+impl<const LEAST: u64> Bytes<LEAST> {
     pub(crate) fn get(self) -> u64 {
         self.0
     }
 }
 
-impl FromStr for Bytes {
+impl<const LEAST: u64> FromStr for Bytes<LEAST> {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        parse_bytes(text).map(Self)
+        if LEAST == 0 && text.trim() == "0" { Ok(Self(0)) } else { parse_bytes(text).map(Self) }
     }
 }
 
-impl<'de> Deserialize<'de> for Bytes {
+impl<'de, const LEAST: u64> Deserialize<'de> for Bytes<LEAST> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(BytesVisitor)
-    }
-}
-
-/// A number of bytes, which may be 0. Written as [`Bytes`], or 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(transparent)]
-pub(crate) struct Space(u64);
-
-impl Space {
-    pub(crate) fn get(self) -> u64 {
-        self.0
-    }
-}
-
-impl FromStr for Space {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if text.trim() == "0" { Ok(Self(0)) } else { parse_bytes(text).map(Self) }
-    }
-}
-
-impl<'de> Deserialize<'de> for Space {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match toml::Value::deserialize(deserializer)? {
-            toml::Value::Integer(0) => Ok(Self(0)),
-            toml::Value::String(text) if text.trim() == "0" => Ok(Self(0)),
+        let text = match Value::deserialize(deserializer)? {
+            Value::String(text) => text,
+            Value::Integer(number) => number.to_string(),
             other => {
-                Bytes::deserialize(other).map(|Bytes(bytes)| Self(bytes)).map_err(D::Error::custom)
+                let expected = "expected a size, a number of bytes or text such as \"4GiB\"";
+                return Err(D::Error::custom(format!(
+                    "invalid type: {}, {expected}",
+                    other.type_str()
+                )));
             }
-        }
-    }
-}
-
-struct BytesVisitor;
-
-impl Visitor<'_> for BytesVisitor {
-    type Value = Bytes;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a size, a number of bytes or text such as \"4GiB\"")
-    }
-
-    fn visit_str<E: Error>(self, text: &str) -> Result<Bytes, E> {
-        text.parse().map_err(|error| E::custom(format!("size \"{text}\": {error}")))
-    }
-
-    fn visit_i64<E: Error>(self, number: i64) -> Result<Bytes, E> {
-        self.visit_str(&number.to_string())
-    }
-
-    fn visit_u64<E: Error>(self, number: u64) -> Result<Bytes, E> {
-        self.visit_str(&number.to_string())
+        };
+        text.parse().map_err(|error| D::Error::custom(format!("size \"{text}\": {error}")))
     }
 }
 
@@ -110,6 +71,6 @@ mod tests {
         }
         assert!(toml::from_str::<SpaceOption>("space = -1").is_err());
         assert!(toml::from_str::<SpaceOption>("space = \"0.1B\"").is_err());
-        assert_eq!("0".parse(), Ok(Space(0)));
+        assert_eq!("0".parse(), Ok(Bytes::<0>(0)));
     }
 }

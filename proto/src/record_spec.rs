@@ -143,18 +143,9 @@ impl RecordSpec {
                 add(format!("{what}[{at}]"), text(left, at), text(right, at));
             }
         }
-        let outputs = |spec: &Self| spec.outputs.as_ref().map(Outputs::to_string);
-        add("outputs".into(), outputs(self), outputs(other));
-        add("filter".into(), self.filter.clone(), other.filter.clone());
-        let unbatch = |spec: &Self| spec.unbatch.as_ref().map(Unbatch::to_string);
-        add("unbatch".into(), unbatch(self), unbatch(other));
-        let pack = |spec: &Self| spec.pack.as_ref().map(Pack::to_string);
-        add("pack".into(), pack(self), pack(other));
-        let window = |spec: &Self| spec.window.as_ref().map(Window::to_string);
-        add("window".into(), window(self), window(other));
-        let balance = |spec: &Self| spec.balance.as_ref().map(Balance::to_string);
-        add("balance".into(), balance(self), balance(other));
-        add("filter of rows".into(), self.filter_rows.clone(), other.filter_rows.clone());
+        for ((what, left), (_, right)) in self.parts().into_iter().zip(other.parts()) {
+            add(what.into(), left, right);
+        }
         if found.len() > DIFFERENCES_MAX {
             let more = (found.len() - DIFFERENCES_MAX + 1).to_string();
             found.truncate(DIFFERENCES_MAX - 1);
@@ -162,6 +153,22 @@ impl RecordSpec {
             found.push(Difference { field, left: "one".into(), right: "another".into() });
         }
         found
+    }
+
+    /// Returns the parts that a spec has at most once, by name, in their order.
+    fn parts(&self) -> [(&'static str, Option<String>); 7] {
+        fn text<T: ToString>(part: &Option<T>) -> Option<String> {
+            part.as_ref().map(T::to_string)
+        }
+        [
+            ("outputs", text(&self.outputs)),
+            ("filter", text(&self.filter)),
+            ("unbatch", text(&self.unbatch)),
+            ("filter of rows", text(&self.filter_rows)),
+            ("pack", text(&self.pack)),
+            ("window", text(&self.window)),
+            ("balance", text(&self.balance)),
+        ]
     }
 
     fn parsing(&self) -> &'static str {
@@ -260,28 +267,11 @@ impl fmt::Display for RecordSpec {
             }
         }
         self.operators.iter().try_for_each(|operator| write!(f, "; {operator}"))?;
-        if let Some(outputs) = &self.outputs {
-            write!(f, "; outputs {outputs}")?;
-        }
-        if let Some(filter) = &self.filter {
-            write!(f, "; filter {}", filter.escape_debug())?;
-        }
-        if let Some(unbatch) = &self.unbatch {
-            write!(f, "; unbatch {unbatch}")?;
-        }
-        if let Some(filter) = &self.filter_rows {
-            write!(f, "; filter of rows {}", filter.escape_debug())?;
-        }
-        if let Some(pack) = &self.pack {
-            write!(f, "; pack {pack}")?;
-        }
-        if let Some(window) = &self.window {
-            write!(f, "; window {window}")?;
-        }
-        match &self.balance {
-            Some(balance) => write!(f, "; balance {balance}"),
-            None => Ok(()),
-        }
+        let mut parts = self.parts().into_iter().filter_map(|(what, part)| Some((what, part?)));
+        parts.try_for_each(|(what, part)| match what {
+            "filter" | "filter of rows" => write!(f, "; {what} {}", part.escape_debug()),
+            _ => write!(f, "; {what} {part}"),
+        })
     }
 }
 

@@ -14,7 +14,7 @@ use super::{Client, ClusterArgs};
 use crate::duration::{self, ms};
 use crate::output::listing::{self, Column, Shown, column, wide};
 use crate::output::words::{clock, text};
-use crate::output::{Format, Report};
+use crate::output::{Format, Report, list_report};
 
 const EXAMPLES: &str = "\
 A token's secret is made by this command and shown once; the cluster keeps its SHA-256 only. Its \
@@ -120,10 +120,7 @@ pub(crate) struct CreateArgs {
     cluster: ClusterArgs,
 }
 
-#[derive(Debug, Serialize)]
-struct TokensReport {
-    tokens: Vec<TokenReport>,
-}
+list_report!(TokensReport { tokens: TokenReport }, "id", "access tokens");
 
 #[derive(Debug, Serialize)]
 struct TokenReport {
@@ -234,7 +231,7 @@ fn list(client: &Client, all: bool, format: Format) -> anyhow::Result<()> {
     };
     let mut tokens: Vec<_> = tokens.into_iter().map(report).collect();
     tokens.retain(|token| all || matches!(token.state, "good" | "join"));
-    Ok(format.print(&TokensReport { tokens })?)
+    Ok(format.print(&TokensReport { tokens, all: true })?)
 }
 
 fn columns() -> [Column<TokenReport>; 9] {
@@ -252,15 +249,6 @@ fn columns() -> [Column<TokenReport>; 9] {
         wide("BY", |of| of.token.created_by.clone()),
         wide("USED FOR", |of| text(of.token.used_for())),
     ]
-}
-
-impl Report for TokensReport {
-    const LISTS: Option<(&'static str, &'static str)> = Some(("tokens", "id"));
-
-    fn write(&self, out: &mut dyn Write, is_wide: bool) -> io::Result<()> {
-        let shown = Shown { is_wide, all: true };
-        listing::write(out, "access tokens", &self.tokens, &columns(), shown)
-    }
 }
 
 impl Report for WhoamiReport {

@@ -15,9 +15,8 @@ use shardfeed_proto::coordinator::v1::get_batch_response::Row;
 use shardfeed_source::SamplePart;
 
 use super::{Client, ClusterArgs, epoch, job};
-use crate::order::batch::PartReport;
-use crate::output::words::yes;
-use crate::output::{Format, Grid, Report};
+use crate::order::batch::{PartReport, write_rows};
+use crate::output::{Format, Report};
 
 /// Identifies a batch.
 #[derive(Debug)]
@@ -150,27 +149,11 @@ impl Report for RecordedBatchReport {
                 "All ranks left out step {step} of epoch {epoch}: no rank got these samples.\n"
             )?;
         }
-        let are_records = self.samples.iter().all(|sample| sample.parts.is_none());
-        let mut grid = Grid::new(&match are_records {
-            true => vec![">RANK", ">ROW", "SHARD", ">ORDINAL", "VALID"],
-            false => {
-                let before = [">RANK", ">ROW", "SHARD", ">SAMPLE"];
-                [&before, &PartReport::COLUMNS[..], &["VALID"]].concat()
-            }
+        let rows = self.samples.iter().map(|RankSampleReport { sample, row, parts }| {
+            let Row { rank, path, ordinal, valid, .. } = sample;
+            let [rank, row, ordinal] = [rank, row, ordinal].map(u64::to_string);
+            (vec![rank, row, path.clone(), ordinal], parts, *valid)
         });
-        for RankSampleReport { sample: Row { rank, path, ordinal, valid, .. }, row, parts } in
-            &self.samples
-        {
-            let (rank, row, ordinal) = (rank.to_string(), row.to_string(), ordinal.to_string());
-            let before = [rank, row, path.clone(), ordinal];
-            if are_records {
-                grid.row(before.into_iter().chain([yes(*valid)]));
-                continue;
-            }
-            for part in parts.iter().flatten() {
-                grid.row(before.iter().cloned().chain(part.cells()).chain([yes(*valid)]));
-            }
-        }
-        write!(out, "{grid}")
+        write_rows(out, &[">RANK", ">ROW", "SHARD"], rows)
     }
 }

@@ -15,7 +15,7 @@ use shardfeed_agent::{CredentialOptions, Whereabouts};
 
 use crate::error::{Exit, Problem};
 use crate::output::listing::{self, Column, Shown, column};
-use crate::output::{Format, Report};
+use crate::output::{Format, Report, list_report};
 
 const EXAMPLES: &str = "\
 They are kept in $XDG_CONFIG_HOME/shardfeed/contexts.toml, else ~/.config/shardfeed/contexts.toml. \
@@ -75,10 +75,7 @@ struct Cluster {
     token_file: Option<PathBuf>,
 }
 
-#[derive(Debug, Serialize)]
-struct ContextsReport {
-    contexts: Vec<ContextReport>,
-}
+list_report!(ContextsReport { contexts: ContextReport }, "name", "contexts");
 
 #[derive(Debug, Serialize)]
 struct ContextReport {
@@ -148,7 +145,7 @@ impl ContextCommand {
             token_file: cluster.token_file.map(|path| path.display().to_string()),
             name,
         });
-        Ok(format.print(&ContextsReport { contexts: contexts.collect() })?)
+        Ok(format.print(&ContextsReport { contexts: contexts.collect(), all: true })?)
     }
 }
 
@@ -214,13 +211,4 @@ fn columns() -> [Column<ContextReport>; 3] {
         column("COORDINATOR", |context| context.coordinator.clone()),
         column("IN USE", |context| if context.is_current { "yes" } else { "" }.to_owned()),
     ]
-}
-
-impl Report for ContextsReport {
-    const LISTS: Option<(&'static str, &'static str)> = Some(("contexts", "name"));
-
-    fn write(&self, out: &mut dyn Write, _is_wide: bool) -> io::Result<()> {
-        let shown = Shown { is_wide: false, all: true };
-        listing::write(out, "contexts", &self.contexts, &columns(), shown)
-    }
 }

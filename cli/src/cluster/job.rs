@@ -16,7 +16,7 @@ use super::{CallError, Client, ClusterArgs, Confirm, Request};
 use crate::duration;
 use crate::output::listing::{self, Column, Shown, column, wide};
 use crate::output::words::{NONE, ago, digest, known, number, text};
-use crate::output::{self, Format, Report};
+use crate::output::{self, Format, Report, list_report};
 
 /// Maximum length of a record spec in a table, bytes; `-o json` shows all of it.
 const OPERATORS_BYTES_SHOWN: usize = 2_000;
@@ -109,12 +109,7 @@ pub(crate) struct JobArgs {
     cluster: ClusterArgs,
 }
 
-#[derive(Debug, Serialize)]
-struct JobsReport {
-    jobs: Vec<wire::Job>,
-    #[serde(skip)]
-    all: bool,
-}
+list_report!(JobsReport { jobs: wire::Job }, "name", "jobs");
 
 #[derive(Debug, Serialize)]
 struct JobReport {
@@ -293,14 +288,6 @@ fn columns() -> [Column<wire::Job>; 12] {
         wide("TAIL", |job| known(job.identity.as_ref(), |identity| identity.tail().word())),
         wide("DIGEST", |job| digest(&job.digest)),
     ]
-}
-
-impl Report for JobsReport {
-    const LISTS: Option<(&'static str, &'static str)> = Some(("jobs", "name"));
-
-    fn write(&self, out: &mut dyn Write, is_wide: bool) -> io::Result<()> {
-        listing::write(out, "jobs", &self.jobs, &columns(), Shown { is_wide, all: self.all })
-    }
 }
 
 /// The phase with its reason: the hold of the job, or the error that ended a rank.

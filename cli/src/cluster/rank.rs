@@ -14,7 +14,7 @@ use super::ClusterArgs;
 use super::job::{JobArgs, ask};
 use crate::output::listing::{self, Column, Shown, column, wide};
 use crate::output::words::{known, text, time};
-use crate::output::{self, Format, Report};
+use crate::output::{self, Format, Report, list_report};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum RankCommand {
@@ -48,13 +48,7 @@ return and report its progress. Now the job's in_doubt= decides, without waiting
 in_doubt_grace=: other ranks get them, or no rank does. If the trainer returns after all, it is \
 notified, and counts are corrected.";
 
-#[derive(Debug, Serialize)]
-struct RanksReport {
-    job: String,
-    ranks: Vec<RankReport>,
-    #[serde(skip)]
-    all: bool,
-}
+list_report!(RanksReport { ranks: RankReport } of job: String, "rank", "ranks");
 
 #[derive(Debug, Serialize)]
 struct RankReport {
@@ -130,12 +124,4 @@ fn columns() -> [Column<RankReport>; 14] {
         wide(">FENCING", |of| of.rank.fencing.to_string()),
         wide("SOURCES", |of| sources(&of.rank.sources)),
     ]
-}
-
-impl Report for RanksReport {
-    const LISTS: Option<(&'static str, &'static str)> = Some(("ranks", "rank"));
-
-    fn write(&self, out: &mut dyn Write, is_wide: bool) -> io::Result<()> {
-        listing::write(out, "ranks", &self.ranks, &columns(), Shown { is_wide, all: self.all })
-    }
 }

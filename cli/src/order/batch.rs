@@ -121,14 +121,6 @@ pub(crate) struct PartReport {
     pub(crate) count: u64,
 }
 
-impl PartReport {
-    pub(crate) const COLUMNS: [&str; 4] = [">RECORD", ">RECORD ROW", ">FIRST", ">COUNT"];
-
-    pub(crate) fn cells(&self) -> [String; 4] {
-        [self.record, self.record_row, self.first, self.count].map(|number| number.to_string())
-    }
-}
-
 /// Position of a record; padding that repeats the record is not included.
 #[derive(Debug, Serialize)]
 struct FindReport {
@@ -228,37 +220,39 @@ fn find(order: &Order, sample: Sample) -> anyhow::Result<FindReport> {
     })
 }
 
-impl Report for BatchReport {
-    fn write(&self, out: &mut dyn Write, _is_wide: bool) -> io::Result<()> {
-        if self.samples.iter().any(|sample| sample.parts.is_some()) {
-            return self.write_parts(out);
+/// Writes the rows of a batch: a line for each, or for each part of its records.
+/// - `before`: headings of the first columns.
+/// - `rows`: cells of these columns, parts, and true if the row is no padding.
+pub(crate) fn write_rows<'a>(
+    out: &mut dyn Write,
+    before: &[&str],
+    rows: impl Iterator<Item = (Vec<String>, &'a Option<Vec<PartReport>>, bool)> + Clone,
+) -> io::Result<()> {
+    let are_records = rows.clone().all(|(_, parts, _)| parts.is_none());
+    let more: &[&str] = match are_records {
+        true => &[">ORDINAL", "VALID"],
+        false => &[">SAMPLE", ">RECORD", ">RECORD ROW", ">FIRST", ">COUNT", "VALID"],
+    };
+    let mut grid = Grid::new(&[before, more].concat());
+    for (before, parts, valid) in rows {
+        if are_records {
+            grid.row(before.into_iter().chain([yes(valid)]));
+            continue;
         }
-        let mut grid = Grid::new(&[">ROW", "SHARD", ">ORDINAL", "VALID"]);
-        for sample in &self.samples {
-            grid.row([
-                sample.row.to_string(),
-                sample.shard.clone(),
-                sample.ordinal.to_string(),
-                yes(sample.valid),
-            ]);
+        for PartReport { record, record_row, first, count } in parts.iter().flatten() {
+            let part = [record, record_row, first, count].map(u64::to_string);
+            grid.row(before.iter().cloned().chain(part).chain([yes(valid)]));
         }
-        write!(out, "{grid}")
     }
+    write!(out, "{grid}")
 }
 
-impl BatchReport {
-    /// Writes a line for each part of a row.
-    fn write_parts(&self, out: &mut dyn Write) -> io::Result<()> {
-        let mut grid = Grid::new(
-            &[&[">ROW", "SHARD", ">SAMPLE"], &PartReport::COLUMNS[..], &["VALID"]].concat(),
-        );
-        for sample in &self.samples {
-            let before = [sample.row.to_string(), sample.shard.clone(), sample.ordinal.to_string()];
-            for part in sample.parts.iter().flatten() {
-                grid.row(before.iter().cloned().chain(part.cells()).chain([yes(sample.valid)]));
-            }
-        }
-        write!(out, "{grid}")
+impl Report for BatchReport {
+    fn write(&self, out: &mut dyn Write, _is_wide: bool) -> io::Result<()> {
+        let rows = self.samples.iter().map(|SampleReport { row, shard, ordinal, parts, valid }| {
+            (vec![row.to_string(), shard.clone(), ordinal.to_string()], parts, *valid)
+        });
+        write_rows(out, &[">ROW", "SHARD"], rows)
     }
 }
 

@@ -53,7 +53,6 @@ pub fn restore(
     applied: u64,
     state: &[u8],
 ) -> Result<Uuid, OpenError> {
-    options.validate()?;
     let _lock = directory::take(disk.as_ref())?;
     if directory::has_log(disk.as_ref())? {
         let reason = "it has a log already; a restore needs an empty directory".to_owned();

@@ -44,7 +44,6 @@ pub(crate) async fn open<M: Machine>(
     options: NodeOptions,
     mut machine: M,
 ) -> Result<Node<M>, OpenError> {
-    options.validate()?;
     let Footing { host, disk, peers } = footing;
     let recovery = {
         let host = host.clone();

@@ -30,6 +30,7 @@ pub use config::{CoordinatorOptions, InvalidOption};
 pub use error::StartError;
 pub use inspect::Inspector;
 pub use net::front::Health;
+pub use net::http::{Pages, serve_pages};
 pub use server::{Coordinator, Running, Starting, run};
 pub use storage::archive::{RestoreError, Restored, restore_snapshot};
 

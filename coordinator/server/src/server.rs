@@ -31,7 +31,7 @@ use crate::leader::timers::Timers;
 use crate::leader::{computing, shard_counter};
 use crate::net::bootstrap;
 use crate::net::front::{Front, Health};
-use crate::net::http::{self, HTTP_CONNECTIONS_MAX};
+use crate::net::http::{self, HTTP_CONNECTIONS_MAX, Pages};
 use crate::net::links::PEER_MESSAGE_BYTES_MAX;
 use crate::net::port::{BindAddress, Patience, Port};
 use crate::rpc::admin::Admin;
@@ -463,7 +463,13 @@ async fn serve_grpc(front: Arc<Front>, port: Port, stop: watch::Receiver<bool>) 
 }
 
 async fn serve_http(front: Arc<Front>, port: Port, stop: watch::Receiver<bool>) {
-    let served = axum::serve(port, http::router(front)).with_graceful_shutdown(told(stop));
+    let pages = Pages {
+        process: front,
+        dead: |front| front.dead(),
+        unready: |front| front.unready(),
+        metrics: |front| front.measured(),
+    };
+    let served = axum::serve(port, http::router(pages)).with_graceful_shutdown(told(stop));
     if let Err(error) = served.await {
         tracing::error!(%error, "the HTTP port ended");
     }

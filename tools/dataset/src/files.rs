@@ -1,5 +1,8 @@
 //! Files that a command works on.
 
+use std::error::Error;
+use std::str::FromStr;
+
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use shardfeed_client::{CacheChoice, Dataset, LoaderOptions, open_dataset};
@@ -18,13 +21,8 @@ pub struct FilesArgs {
     #[arg(required = true, value_name = "FILES")]
     files: Vec<String>,
     /// Compression of the files
-    #[arg(
-        long,
-        default_value = "auto",
-        value_name = "SCHEME",
-        value_parser = PossibleValuesParser::new(["auto", "none", "gzip", "zlib"])
-            .try_map(|name| name.parse::<CompressionChoice>())
-    )]
+    #[arg(long, default_value = "auto", value_name = "SCHEME")]
+    #[arg(value_parser = one_of::<CompressionChoice>(SCHEMES))]
     pub(crate) compression: CompressionChoice,
 }
 
@@ -35,22 +33,26 @@ pub struct DatasetArgs {
     files: FilesArgs,
     /// Policy for damaged files, as in the run: fail; leave out records from a broken framing on;
     /// leave out every damaged file
-    #[arg(
-        long,
-        default_value = "error",
-        value_name = "POLICY",
-        value_parser = policies()
-    )]
+    #[arg(long, default_value = "error", value_name = "POLICY")]
+    #[arg(value_parser = one_of::<Corrupt>(POLICIES))]
     corrupt: Corrupt,
     /// Scan the files without using the index cache
     #[arg(long)]
     no_cache: bool,
 }
 
-/// Returns the parser of a policy for damaged files.
-pub(crate) fn policies() -> impl TypedValueParser<Value = Corrupt> {
-    PossibleValuesParser::new(["error", "skip-record", "skip-file"])
-        .try_map(|name| name.parse::<Corrupt>())
+/// Compressions of files, as options have them.
+pub const SCHEMES: &[&str] = &["auto", "none", "gzip", "zlib"];
+
+/// Policies for damaged files.
+pub const POLICIES: &[&str] = &["error", "skip-record", "skip-file"];
+
+/// Returns the parser of a value that has one of these names.
+pub fn one_of<T>(names: &'static [&'static str]) -> impl TypedValueParser<Value = T>
+where
+    T: FromStr<Err: Into<Box<dyn Error + Send + Sync>>> + Clone + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(names).try_map(|name| name.parse::<T>())
 }
 
 /// Files that are indexed, or a source that a Python module declares.

@@ -8,7 +8,7 @@ use shardfeed_client::open_dataset;
 use shardfeed_plan::{ContentDigest, Corrupt};
 use shardfeed_source::SharedIndex;
 
-use crate::files::policies;
+use crate::files::{POLICIES, one_of};
 use crate::output::{self, Format, Report};
 use crate::problem::Problem;
 use crate::progress;
@@ -39,12 +39,8 @@ pub struct IndexArgs {
     index: Option<SharedIndex>,
     /// Policy for damaged records, as in the run. The samples of files with damaged records are
     /// counted again by each host
-    #[arg(
-        long,
-        default_value = "error",
-        value_name = "POLICY",
-        value_parser = policies()
-    )]
+    #[arg(long, default_value = "error", value_name = "POLICY")]
+    #[arg(value_parser = one_of::<Corrupt>(POLICIES))]
     corrupt: Corrupt,
     #[command(flatten)]
     python: PythonArgs,

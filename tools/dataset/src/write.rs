@@ -17,7 +17,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use rayon::prelude::*;
 use serde::Serialize;
 use shardfeed_tfrecord::Compression;
@@ -28,6 +27,7 @@ use self::file_list::FileList;
 use self::folder::Folder;
 use self::source::{Classes, Source};
 use self::staging::{ShardNames, Staging};
+use crate::files::{SCHEMES, one_of};
 use crate::output::{self, Format, Report};
 use crate::problem::Problem;
 use crate::progress;
@@ -80,13 +80,8 @@ pub struct WriteArgs {
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Compression of the shards
-    #[arg(
-        long,
-        default_value = "none",
-        value_name = "SCHEME",
-        value_parser = PossibleValuesParser::new(["none", "gzip", "zlib"])
-            .try_map(|name| name.parse::<Compression>())
-    )]
+    #[arg(long, default_value = "none", value_name = "SCHEME")]
+    #[arg(value_parser = one_of::<Compression>(&SCHEMES[1..]))]
     compression: Compression,
     /// Prefix of the shards' names [default: the source's name]
     #[arg(long, value_name = "NAME", value_parser = parse_prefix)]

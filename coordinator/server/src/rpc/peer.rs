@@ -27,39 +27,29 @@ pub(crate) struct PeerCalls {
     pub(crate) front: Arc<Front>,
 }
 
-#[tonic::async_trait]
-impl PeerService for PeerCalls {
-    async fn introduce(
-        &self,
-        request: Request<IntroduceRequest>,
-    ) -> Result<Response<IntroduceResponse>, Status> {
-        let seen = Seen::of(&request);
-        self.measured(Rpc::Introduce, &seen, introduce(&self.front, &request.into_inner())).await
-    }
+/// Implements the service: each call runs the function of its name, measured.
+macro_rules! calls {
+    ($($name:ident: $rpc:ident, $request:ident => $response:ident;)*) => {
+        #[tonic::async_trait]
+        impl PeerService for PeerCalls {
+            $(
+                async fn $name(
+                    &self,
+                    request: Request<$request>,
+                ) -> Result<Response<$response>, Status> {
+                    let seen = Seen::of(&request);
+                    self.measured(Rpc::$rpc, &seen, $name(&self.front, request.into_inner())).await
+                }
+            )*
+        }
+    };
+}
 
-    async fn exchange(
-        &self,
-        request: Request<ExchangeRequest>,
-    ) -> Result<Response<ExchangeResponse>, Status> {
-        let seen = Seen::of(&request);
-        self.measured(Rpc::Exchange, &seen, exchange(&self.front, request.into_inner())).await
-    }
-
-    async fn push_chunk(
-        &self,
-        request: Request<PushChunkRequest>,
-    ) -> Result<Response<PushChunkResponse>, Status> {
-        let seen = Seen::of(&request);
-        self.measured(Rpc::PushChunk, &seen, push_chunk(&self.front, request.into_inner())).await
-    }
-
-    async fn pull_chunk(
-        &self,
-        request: Request<PullChunkRequest>,
-    ) -> Result<Response<PullChunkResponse>, Status> {
-        let seen = Seen::of(&request);
-        self.measured(Rpc::PullChunk, &seen, pull_chunk(&self.front, request.into_inner())).await
-    }
+calls! {
+    introduce: Introduce, IntroduceRequest => IntroduceResponse;
+    exchange: Exchange, ExchangeRequest => ExchangeResponse;
+    push_chunk: PushChunk, PushChunkRequest => PushChunkResponse;
+    pull_chunk: PullChunk, PullChunkRequest => PullChunkResponse;
 }
 
 impl PeerCalls {
@@ -81,7 +71,7 @@ impl PeerCalls {
     }
 }
 
-async fn introduce(front: &Front, request: &IntroduceRequest) -> Result<IntroduceResponse> {
+async fn introduce(front: &Front, request: IntroduceRequest) -> Result<IntroduceResponse> {
     if request.protocol != PEER_PROTOCOL {
         let message = format!(
             "node {} speaks version {} of the peers' protocol, node {} speaks version {PEER_PROTOCOL}; \
@@ -90,7 +80,7 @@ async fn introduce(front: &Front, request: &IntroduceRequest) -> Result<Introduc
         );
         return Err(WireError::new(ErrorKind::WrongVersion, message));
     }
-    Ok(front.introduce(request))
+    Ok(front.introduce(&request))
 }
 
 async fn exchange(front: &Front, request: ExchangeRequest) -> Result<ExchangeResponse> {
