@@ -3,7 +3,7 @@
 use clap::Subcommand;
 use shardfeed_dataset_tools::{index, inspect, stats, verify, write};
 
-use crate::cluster::dataset::{self, NamedDataset, add};
+use crate::cluster::dataset::{self, NamedDataset, ShowArgs, add};
 use crate::cluster::{ClusterArgs, Confirm};
 use crate::output::Format;
 
@@ -35,7 +35,7 @@ pub(crate) enum DatasetCommand {
         cluster: ClusterArgs,
     },
     /// Show a dataset of the cluster
-    Show(NamedDataset),
+    Show(ShowArgs),
     /// Remove a dataset from the cluster; its files are not changed
     #[command(long_about = dataset::REMOVE_ABOUT)]
     Remove {

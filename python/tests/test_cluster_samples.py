@@ -281,7 +281,13 @@ def test_a_dataset_that_is_added_by_name_has_programs(running: Cluster, where: d
     shown = running.ask("dataset", "show", job["dataset"])
     assert (shown["records"], shown["state"]) == (25, "ready") and len(shown["program"]) == 64
     assert "samples" in running.command("dataset", "show", job["dataset"])
+    counted = running.ask("dataset", "show", job["dataset"], "--samples")
+    assert counted["record_spec"].endswith("filter id % 2 == 0")
+    assert [counted["counted"][name] for name in ("records", "samples", "records_left_out", "rows")] == [50, 25, 25, None]
+    assert "left out" in running.command("dataset", "show", job["dataset"], "--samples")
     assert running.ask("dataset", "show", "named")["program"] is None
+    with pytest.raises(FailedError, match="each record of dataset `named` is a sample"):
+        running.command("dataset", "show", "named", "--samples")
     shards = running.ask("shard", "list", "--job", where["job"])["shards"]
     assert [shard["records"] for shard in shards] == [15, 10]
     with pytest.raises(sf.ShardfeedError, match="is of samples; open its files"):

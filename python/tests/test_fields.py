@@ -245,6 +245,9 @@ def test_what_commands_say_of_jobs(tmp_path: Path) -> None:
             for command in ("job list", "dataset list", "worker list", "status", "cluster status", "wait leader"):
                 asked(command)
             asked("dataset show", "digits")
+            even = sf.source(dataset="digits", features=IDS).filter("id % 2 == 0")
+            with sf.Loader(even, batch_size=4, **in_cluster(running) | {"job": "even"}) as each:
+                asked("dataset show", asked("job show", "even")["dataset"], "--samples")
             asked("job show", "train")
             asked("batch show --job", "--job", "train", "--step", "1")
             asked("wait epoch", "--job", "train", "--epoch", "0")

@@ -4,18 +4,23 @@ pub(crate) mod add;
 
 use std::io::{self, Write};
 
+use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
 use serde_json::json;
+use shardfeed_agent::maps_of_shards;
+use shardfeed_dataset_tools::samples::CountedReport;
 use shardfeed_proto::Word;
+use shardfeed_proto::common::v1::RecordSpec;
 use shardfeed_proto::coordinator::v1 as wire;
 
 use super::answer::naming;
 use super::{CallError, Client, ClusterArgs, Confirm};
 use crate::duration;
+use crate::error::Problem;
 use crate::output::listing::{self, Column, Shown, column, wide};
 use crate::output::words::{ago, digest, percent, text};
-use crate::output::{self, Format, Report};
+use crate::output::{self, Format, Report, list_report};
 
 pub(crate) const REMOVE_ABOUT: &str = "\
 Remove a dataset from the cluster; its files stay as they are
@@ -31,15 +36,29 @@ pub(crate) struct NamedDataset {
     cluster: ClusterArgs,
 }
 
-#[derive(Debug, Serialize)]
-struct DatasetsReport {
-    datasets: Vec<wire::Dataset>,
-    #[serde(skip)]
-    all: bool,
+/// A dataset to show.
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    #[command(flatten)]
+    of: NamedDataset,
+    /// Also show how much is left out and why, for which the sample maps of all files are fetched
+    #[arg(long)]
+    samples: bool,
 }
 
+list_report!(DatasetsReport { datasets: wire::Dataset }, "name", "datasets");
+
 #[derive(Debug, Serialize)]
-struct DatasetReport(wire::Dataset);
+struct DatasetReport {
+    #[serde(flatten)]
+    dataset: wire::Dataset,
+    /// Record spec of its samples; absent: each record is a sample.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    record_spec: Option<String>,
+    /// Absent without `--samples`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    counted: Option<CountedReport>,
+}
 
 pub(super) fn list(client: &Client) -> Result<Vec<wire::Dataset>, CallError> {
     client.call(wire::ListDatasetsRequest::default()).map(|answer| answer.datasets)
@@ -54,14 +73,51 @@ pub(crate) fn print_list(client: &Client, all: bool, format: Format) -> anyhow::
     Ok(format.print(&DatasetsReport { datasets: list(client)?, all })?)
 }
 
-impl NamedDataset {
+impl ShowArgs {
     pub(crate) fn show(&self, format: Format) -> anyhow::Result<()> {
-        let client = self.cluster.client()?;
-        let dataset = get(&client, &self.name);
-        let dataset = dataset.map_err(|error| explain(&client, &self.name, error))?;
-        Ok(format.print(&DatasetReport(dataset))?)
+        let NamedDataset { name, cluster } = &self.of;
+        let client = cluster.client()?;
+        let dataset = get(&client, name).map_err(|error| explain(&client, name, error))?;
+        let mut report = DatasetReport { dataset, record_spec: None, counted: None };
+        if !report.dataset.program.is_empty() {
+            let program = client.chunk(&report.dataset.program)?;
+            let spec = RecordSpec::decode_canonical(&program[..]);
+            report.record_spec = Some(match spec {
+                Ok(spec) => spec.to_string(),
+                Err(error) => format!("unknown: {error}"),
+            });
+        }
+        if self.samples {
+            report.counted = Some(counted(&client, &report.dataset)?);
+        }
+        Ok(format.print(&report)?)
     }
+}
 
+/// Counts the samples of a dataset, and the records, rows and tokens that are left out.
+fn counted(client: &Client, dataset: &wire::Dataset) -> anyhow::Result<CountedReport> {
+    let name = &dataset.name;
+    if dataset.program.is_empty() {
+        let problem = Problem::usage(format!("each record of dataset `{name}` is a sample"));
+        return Err(problem.hint("leave out --samples").into());
+    }
+    if dataset.state() != wire::DatasetState::Ready {
+        let problem = Problem::failed(format!("dataset `{name}` is not ready"));
+        return Err(problem.hint(format!("wait for it: shardfeed wait dataset {name}")).into());
+    }
+    let shards = (0..dataset.files).collect();
+    let get = |digest: &[u8]| Ok::<_, anyhow::Error>(client.chunk(digest)?);
+    let maps = maps_of_shards(dataset, &shards, get).context("reading the sample maps")?;
+    let (maps, _) = maps.ok_or_else(|| {
+        Problem::failed(format!(
+            "the sample maps of dataset `{name}` are in the index of the workers"
+        ))
+        .hint("shardfeed dataset inspect --source MODULE:NAME reads them there")
+    })?;
+    Ok(CountedReport::of_maps(&maps))
+}
+
+impl NamedDataset {
     pub(crate) fn remove(&self, confirm: &Confirm, format: Format) -> anyhow::Result<()> {
         let name = &self.name;
         confirm.check(&format!("dataset `{name}` would be removed from the cluster"))?;
@@ -103,18 +159,9 @@ fn columns() -> [Column<wire::Dataset>; 9] {
     ]
 }
 
-impl Report for DatasetsReport {
-    const LISTS: Option<(&'static str, &'static str)> = Some(("datasets", "name"));
-
-    fn write(&self, out: &mut dyn Write, is_wide: bool) -> io::Result<()> {
-        let shown = Shown { is_wide, all: self.all };
-        listing::write(out, "datasets", &self.datasets, &columns(), shown)
-    }
-}
-
 impl Report for DatasetReport {
     fn write(&self, out: &mut dyn Write, _is_wide: bool) -> io::Result<()> {
-        let Self(of) = self;
+        let Self { dataset: of, record_spec, counted } = self;
         let failure = of.failure.as_ref().map_or("", |failure| failure.message.as_str());
         let mut facts = vec![("dataset", of.name.clone()), ("state", progress(of))];
         let reasons = [
@@ -124,17 +171,19 @@ impl Report for DatasetReport {
         ];
         let reasons = reasons.into_iter().filter(|(_, reason)| !reason.is_empty());
         facts.extend(reasons.map(|(name, reason)| (name, reason.to_owned())));
-        let counted = if of.program.is_empty() { "records" } else { "samples" };
+        let records = if of.program.is_empty() { "records" } else { "samples" };
         facts.extend([
             ("patterns", text(&of.patterns.join(", "))),
             ("compression", of.compression.clone()),
             ("root", text(&of.root)),
             ("shards", output::count(of.files)),
-            (counted, output::count(of.records)),
+            (records, output::count(of.records)),
             ("stored", output::bytes(of.bytes)),
             ("content digest", digest(&of.content)),
             ("added", ago(of.age_ms)),
         ]);
+        facts.extend(record_spec.iter().map(|spec| ("record spec", text(spec))));
+        facts.extend(counted.iter().flat_map(CountedReport::facts));
         output::write_facts(out, &facts)
     }
 }

@@ -66,7 +66,8 @@ impl CountedReport {
         dataset.samples().map(|maps| Self::of_maps(maps))
     }
 
-    fn of_maps(maps: &SampleMaps) -> Self {
+    /// Returns the numbers of the shards of these maps.
+    pub fn of_maps(maps: &SampleMaps) -> Self {
         let tally = maps.tally();
         let SampleTally { records, samples, records_left_out, rows, rows_left_out, .. } = tally;
         let SampleTally { places, tokens, tokens_left_out, .. } = tally;

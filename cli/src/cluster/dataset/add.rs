@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use indicatif::ProgressBar;
+use shardfeed_dataset_tools::files::{POLICIES, SCHEMES};
 use shardfeed_dataset_tools::progress;
 use shardfeed_proto::WireError;
 use shardfeed_proto::coordinator::v1 as wire;
@@ -43,12 +44,12 @@ pub(crate) struct DatasetAddArgs {
     patterns: Vec<String>,
     /// Compression of the files
     #[arg(long, default_value = "auto", value_name = "SCHEME")]
-    #[arg(value_parser = PossibleValuesParser::new(["auto", "none", "gzip", "zlib"]))]
+    #[arg(value_parser = PossibleValuesParser::new(SCHEMES))]
     compression: String,
     /// Policy for damaged files: fail; leave out records from a broken framing on; leave out every
     /// damaged file
     #[arg(long, default_value = "error", value_name = "POLICY")]
-    #[arg(value_parser = PossibleValuesParser::new(["error", "skip-record", "skip-file"]))]
+    #[arg(value_parser = PossibleValuesParser::new(POLICIES))]
     corrupt: String,
     /// Wait until it is ready (default); Ctrl-C ends the wait, not the scan
     #[arg(long, overrides_with = "no_wait")]
@@ -77,7 +78,7 @@ pub(crate) fn run(args: &DatasetAddArgs, format: Format) -> anyhow::Result<()> {
         true => get(&client, &args.name)?,
         false => wait(&client.patient(), &args.name)?,
     };
-    Ok(format.print(&DatasetReport(dataset))?)
+    Ok(format.print(&DatasetReport { dataset, record_spec: None, counted: None })?)
 }
 
 /// Waits until the dataset is ready, also across restarts of the coordinator.
