@@ -2,6 +2,7 @@
 
 mod balance;
 pub(crate) mod batch;
+mod find;
 mod mixing;
 pub(crate) mod plan;
 mod record_ref;
@@ -19,10 +20,10 @@ use shardfeed_embedded::{
 use shardfeed_pipeline::Schema;
 use shardfeed_plan::{
     BalancedPlan, Cursor, DECODER_NONE, Digest, EpochPlan, JobIdentity, LoaderState, Mode,
-    ORDER_VERSION, PlanError, Planned, Portion, RECORD_SPEC_FIELD, Records, Sample, Segment,
-    Shuffle, Start, StateError, Tail, check_epoch,
+    ORDER_VERSION, Permutations, Placed, PlanError, Planned, Portion, RECORD_SPEC_FIELD, Records,
+    Sample, Segment, Shuffle, Start, StateError, Tail, check_epoch,
 };
-use shardfeed_source::Dataset;
+use shardfeed_source::{Dataset, SourceVersion};
 
 use crate::error::Problem;
 
@@ -128,6 +129,44 @@ impl Order {
         let in_dataset =
             |row: Planned| Planned { sample: samples.in_dataset(row.portion, row.sample), ..row };
         Ok(rows.into_iter().map(in_dataset).collect())
+    }
+
+    /// Returns the position of a sample, and its row in the batch of its rank.
+    /// - `sample`: with its shard ordinal in its source.
+    ///
+    /// # Errors  As [`EpochPlan::place`], except that samples of another epoch have none.
+    fn place(
+        &self,
+        portion: Portion,
+        sample: Sample,
+    ) -> Result<Option<(Placed, Option<usize>)>, PlanError> {
+        let mut balanced = self.balance.map(|balance| self.balanced(balance.window)).transpose()?;
+        let placed = match &mut balanced {
+            Some(plan) => plan.place_with(portion, sample, &mut Permutations::default()),
+            None => self.plan.place(portion, sample),
+        };
+        let placed = match placed {
+            Err(PlanError::NotInEpoch { .. }) => None,
+            placed => placed?,
+        };
+        let row = |Placed { step, entry, rank }: &Placed| {
+            let slots = match &mut balanced {
+                Some(plan) => plan.slots(*step, *rank),
+                None => self.plan.slots(*step, *rank),
+            };
+            slots.ok()?.iter().position(|slot| slot.entry == *entry)
+        };
+        Ok(placed.as_ref().map(row).zip(placed).map(|(row, placed)| (placed, row)))
+    }
+
+    /// Returns the shards of the epoch, with their ordinals among those of all sources.
+    fn shards(&self) -> Vec<u32> {
+        match (self.dataset.mixed(), self.plan.mixture()) {
+            (Some(mixed), Some(epoch)) => {
+                mixed.versions_of(epoch).into_iter().flat_map(SourceVersion::shards).collect()
+            }
+            _ => (0..self.dataset.files().len() as u32).collect(),
+        }
     }
 
     fn samples(&self) -> EpochSamples {

@@ -187,6 +187,32 @@ def test_plans_and_batches_are_those_of_a_loader(place: Place, name: str) -> Non
             assert shown(batch) == batches[step], (rank, step)
 
 
+@pytest.mark.parametrize(
+    ("name", "epoch"),
+    [("plain", 0), ("filtered", 1), ("rows", 0), ("packs", 1), ("cut", 0), ("windows", 0), ("balanced", 1), ("squares", 0)]
+    + [("mixture", 0), ("mixed_packs", 0), ("even", 0), ("grown", 1)],
+)
+def test_all_batches_of_a_record_are_found(place: Place, name: str, epoch: int) -> None:
+    """What `batch show --find` prints is counted in the batches of all ranks."""
+    delivered: dict[tuple[str, int], set[tuple[int, int, int]]] = {}
+    for rank in range(2):
+        with place.loader(name, rank=rank) as loader:
+            loader.set_epoch(epoch)
+            for batch in loader:
+                for row, (shard, valid, parts) in enumerate(rows_of(loader, batch)):
+                    for record in {part[0] for part in parts} if valid else ():
+                        delivered.setdefault((shard, record), set()).add((batch.step, rank, row))
+    rng = random.Random(name)
+    (most, _), rest = max(delivered.items(), key=lambda of: len(of[1])), sorted({shard for shard, _ in delivered})
+    for shard, record in [most] + [(rest[at % len(rest)], rng.randrange(23)) for at in range(4)]:
+        options = order(epoch=epoch)
+        found = place.json("batch", "show", "--find", f"{shard}:{record}", "--source", f"train.py:{name}", *options)
+        places = {(sample["step"], sample["rank"], sample["row"]) for sample in found["samples"]}
+        assert places == delivered.get((shard, record), set()), (shard, record)
+        assert (found["delivered"], found["shard"], found["ordinal"], len(found["samples"])) == (bool(places), shard, record, len(places))
+        assert place.run("batch", "show", "--find", f"{shard}:{record}", "--source", f"train.py:{name}", *options).stdout
+
+
 def test_a_source_of_plain_records_is_its_files(place: Place) -> None:
     for command in (["plan", "show"], ["batch", "show", "--step", "3"]):
         by_source, by_files = (place.json(*command, *order(), *of) for of in (["--source", "train.py:plain"], ["data/*.tfrecord"]))
@@ -420,8 +446,9 @@ def test_what_is_no_source_is_refused(place: Place) -> None:
         assert "write MODULE:SOURCE" in place.fails("plan", "show", "--source", name), name
     for more in (["data/*.tfrecord"], ["--compression", "gzip"]):
         assert "cannot be used with" in place.fails("plan", "show", "--source", "train.py:packs", *more)
-    for more in (["--find", "s-0.tfrecord:1"], ["--step", "0", "--job", "train"]):
-        assert "cannot be used with" in place.fails("batch", "show", "--source", "train.py:packs", *more)
+    assert "cannot be used with" in place.fails("batch", "show", "--source", "train.py:packs", "--step", "0", "--job", "train")
+    for name, record in {"mixture": "s-0.tfrecord:1", "packs": "web:s-0.tfrecord:1"}.items():
+        assert "no shard of these files" in place.fails("batch", "show", "--source", f"train.py:{name}", "--find", record)
     assert "cannot be used with" in place.fails("dataset", "inspect", "--source", "train.py:packs", "--unscanned")
 
 

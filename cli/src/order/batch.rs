@@ -1,4 +1,4 @@
-//! `shardfeed batch`: the records of a batch, and the batch of a record.
+//! `shardfeed batch`: the records of a batch, and the batches of a record.
 
 use std::io::{self, Write};
 
@@ -7,21 +7,22 @@ use serde::Serialize;
 use shardfeed_dataset_tools::files::SampledArgs;
 use shardfeed_dataset_tools::samples::shard_name;
 use shardfeed_embedded::{BatchParts, RowPart};
-use shardfeed_plan::{Placed, Planned, Portion, Sample};
+use shardfeed_plan::Planned;
 
+use super::find::FindReport;
 use super::record_ref::RecordRef;
 use super::{Order, OrderArgs};
 use crate::cluster::ClusterArgs;
 use crate::cluster::batch::{BatchOf, show as show_of_job};
 use crate::error::Problem;
-use crate::output::words::{known, yes};
-use crate::output::{self, Format, Grid, Report};
+use crate::output::words::yes;
+use crate::output::{Format, Grid, Report};
 
 /// Maximum number of rows of a batch: bounds the memory of a table.
 const ROWS_MAX: u64 = 1 << 20;
 
 const ABOUT: &str = "\
-Show the records of a batch, or with --find the batch of a record
+Show the records of a batch, or with --find the batches of a record
 
 The answer is computed, not logged: it holds for every run of this order, including future steps. \
 Ranks are those of --world-size, even for steps before a state that other ranks consumed. With \
@@ -33,11 +34,12 @@ Examples:
   shardfeed batch show --step 0 --state checkpoint/loader.json 'train/*.tfrecord'
   shardfeed batch show --step 0 --source train.py:packs
   shardfeed batch show --job resnet --epoch 2 --step 120
-  shardfeed batch show --find train-00003.tfrecord:17 --batch-size 32 'train/*.tfrecord'";
+  shardfeed batch show --find train-00003.tfrecord:17 --batch-size 32 'train/*.tfrecord'
+  shardfeed batch show --find train-00003.tfrecord:17 --source train.py:packs";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BatchCommand {
-    /// Show the records of a batch, or the batch of a record (--find)
+    /// Show the records of a batch, or the batches of a record (--find)
     #[command(long_about = ABOUT)]
     Show(BatchShowArgs),
 }
@@ -55,8 +57,9 @@ pub(crate) struct BatchShowArgs {
     /// Show a batch of this job of the cluster, with its files and order
     #[arg(long, conflicts_with_all = OF_FILES)]
     job: Option<String>,
-    /// Show the batch of this record: a shard's path and the record's number in it, from 0
-    #[arg(long, value_name = "PATH:ORDINAL", conflicts_with_all = ["step", "rank", "source"])]
+    /// Show the batches of this record: a shard's path (in a mixture SOURCE:PATH) and the record's
+    /// number in it, from 0
+    #[arg(long, value_name = "PATH:ORDINAL", conflicts_with_all = ["step", "rank"])]
     find: Option<RecordRef>,
     #[command(flatten)]
     dataset: SampledArgs,
@@ -121,22 +124,6 @@ pub(crate) struct PartReport {
     pub(crate) count: u64,
 }
 
-/// Position of a record; padding that repeats the record is not included.
-#[derive(Debug, Serialize)]
-struct FindReport {
-    epoch: u64,
-    shard: String,
-    ordinal: u64,
-    /// `false`: the epoch drops it, and the fields below are `null`.
-    delivered: bool,
-    step: Option<u64>,
-    rank: Option<u64>,
-    /// Row of the rank's batch; also `null` for a step whose global batch is not divisible by
-    /// --world-size.
-    row: Option<usize>,
-    world_size: u64,
-}
-
 impl BatchCommand {
     pub(crate) fn run(&self, format: Format) -> anyhow::Result<()> {
         let Self::Show(args) = self;
@@ -148,8 +135,8 @@ impl BatchCommand {
         let rank = args.rank.unwrap_or(0);
         let order = args.order.order(&args.dataset, rank)?;
         if let Some(record) = &args.find {
-            let sample = record.find(&order.dataset)?;
-            return Ok(format.print(&find(&order, sample)?)?);
+            let record = record.find(&order)?;
+            return Ok(format.print(&FindReport::new(&order, record)?)?);
         }
         // clap ensures that there is a step.
         let step = args.step.unwrap_or_default();
@@ -201,25 +188,6 @@ fn check_rows(order: &Order) -> Result<(), Problem> {
     Err(Problem::usage(what).hint(hint))
 }
 
-fn find(order: &Order, sample: Sample) -> anyhow::Result<FindReport> {
-    let plan = &order.plan;
-    let placed = plan.place(Portion::default(), sample)?;
-    let row = placed.and_then(|Placed { step, entry, rank }| {
-        let slots = plan.slots(step, rank).ok()?;
-        slots.iter().position(|slot| slot.entry == entry)
-    });
-    Ok(FindReport {
-        epoch: plan.epoch(),
-        shard: order.dataset.manifest().shards()[sample.shard as usize].path.clone(),
-        ordinal: sample.ordinal,
-        delivered: placed.is_some(),
-        step: placed.map(|placed| placed.step),
-        rank: placed.map(|placed| placed.rank),
-        row,
-        world_size: plan.world_size(),
-    })
-}
-
 /// Writes the rows of a batch: a line for each, or for each part of its records.
 /// - `before`: headings of the first columns.
 /// - `rows`: cells of these columns, parts, and true if the row is no padding.
@@ -253,25 +221,5 @@ impl Report for BatchReport {
             (vec![row.to_string(), shard.clone(), ordinal.to_string()], parts, *valid)
         });
         write_rows(out, &[">ROW", "SHARD"], rows)
-    }
-}
-
-impl Report for FindReport {
-    fn write(&self, out: &mut dyn Write, _is_wide: bool) -> io::Result<()> {
-        let mut facts = vec![
-            ("record", format!("{}:{}", self.shard, self.ordinal)),
-            ("epoch", self.epoch.to_string()),
-        ];
-        if !self.delivered {
-            facts.push(("delivered", "no, this epoch drops it".into()));
-            return output::write_facts(out, &facts);
-        }
-        let shown = |number: Option<u64>| known(number, |number| number.to_string());
-        facts.extend([
-            ("step", shown(self.step)),
-            ("rank", format!("{} of {}", shown(self.rank), self.world_size)),
-            ("row", shown(self.row.map(|row| row as u64))),
-        ]);
-        output::write_facts(out, &facts)
     }
 }

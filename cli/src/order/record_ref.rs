@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::str::FromStr;
 
+use shardfeed_dataset_tools::samples::shard_name;
 use shardfeed_plan::Sample;
-use shardfeed_source::Dataset;
 
+use super::Order;
 use crate::error::Problem;
 
 /// Maximum number of shards that a hint names.
@@ -31,20 +32,20 @@ impl FromStr for RecordRef {
 }
 
 impl RecordRef {
-    /// Returns the record's sample in `dataset`.
+    /// Returns the record in the dataset of an order, with its number in its shard.
     ///
     /// # Errors
-    /// The dataset has no such shard, or the shard no such record.
-    pub(crate) fn find(&self, dataset: &Dataset) -> Result<Sample, Problem> {
-        let shards = dataset.manifest().shards();
+    /// The epoch has no such shard, or the shard no such record.
+    pub(crate) fn find(&self, order: &Order) -> Result<Sample, Problem> {
+        let (dataset, shards) = (&order.dataset, order.shards());
         let absolute = std::path::absolute(Path::new(&self.path)).ok();
-        let index = shards.iter().position(|shard| shard.path == self.path).or_else(|| {
-            let is_it =
-                |file: &shardfeed_source::DatasetFile| Some(&file.path) == absolute.as_ref();
-            dataset.files().iter().position(is_it)
+        let named = shards.iter().find(|shard| shard_name(dataset, **shard) == self.path);
+        let shard = named.or_else(|| {
+            let path = |shard: u32| &dataset.files()[shard as usize].path;
+            shards.iter().find(|shard| Some(path(**shard)) == absolute.as_ref())
         });
-        let Some(index) = index else {
-            let names = shards.iter().take(NAMED_MAX).map(|shard| shard.path.as_str());
+        let Some(&shard) = shard else {
+            let names = shards.iter().take(NAMED_MAX).map(|shard| shard_name(dataset, *shard));
             let names: Vec<_> = names.collect();
             let more = if shards.len() > NAMED_MAX { ", …" } else { "" };
             return Err(Problem::failed(format!("{}: no shard of these files", self.path)).hint(
@@ -55,16 +56,13 @@ impl RecordRef {
                 ),
             ));
         };
-        let (shard, ordinal) = (&shards[index], self.ordinal);
-        if ordinal >= shard.records {
-            let what =
-                format!("{}: has {} records, there is no {ordinal}", shard.path, shard.records);
+        let records = dataset.manifest().shards()[shard as usize].records;
+        if self.ordinal >= records {
+            let name = shard_name(dataset, shard);
+            let what = format!("{name}: has {records} records, there is no {}", self.ordinal);
             return Err(Problem::failed(what).hint("records count from 0"));
         }
-        Ok(Sample {
-            shard: index as u32, // A manifest has no more shards than that.
-            ordinal,
-        })
+        Ok(Sample { shard, ordinal: self.ordinal })
     }
 }
 

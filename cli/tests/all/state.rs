@@ -92,7 +92,8 @@ fn another_world_goes_on_where_the_token_stands() {
             let name = format!("s-{shard}.tfrecord:{ordinal}");
             let found = place.json(&[&SHOW, &options[..], &["--find", &name]].concat());
             if valid {
-                assert_eq!((&found["step"], &found["row"]), (&step.into(), &row.into()));
+                let sample = &found["samples"][0];
+                assert_eq!((&sample["step"], &sample["row"]), (&step.into(), &row.into()));
             }
         }
         step += 1;

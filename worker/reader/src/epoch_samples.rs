@@ -48,8 +48,23 @@ impl EpochSamples {
     }
 
     /// Returns a sample with its shard ordinal in its source.
-    pub(crate) fn in_source(&self, portion: Portion, sample: Sample) -> Sample {
+    pub fn in_source(&self, portion: Portion, sample: Sample) -> Sample {
         Sample { shard: sample.shard - self.first_shard(portion), ..sample }
+    }
+
+    /// Returns the portions of an epoch that have samples of a shard of its dataset.
+    /// - `shard`: among those of all sources.
+    pub fn portions(plan: &EpochPlan, dataset: &Dataset, shard: u32) -> Vec<Portion> {
+        let (Some(mixed), Some(mixture)) = (dataset.mixed(), plan.mixture()) else {
+            return vec![Portion::default()];
+        };
+        let versions = mixed.versions_of(mixture);
+        let of_source = |source: usize| {
+            let source = source as u32;
+            mixture.source_epochs(source).map(move |epoch| Portion { source, epoch })
+        };
+        let source = versions.iter().position(|version| version.shards().contains(&shard));
+        source.into_iter().flat_map(of_source).collect()
     }
 
     fn first_shard(&self, portion: Portion) -> u32 {
@@ -57,7 +72,7 @@ impl EpochSamples {
     }
 
     /// Returns the variant of the packs of a portion. Source: docs/ORDER.md, section 14.
-    pub(crate) fn variant(&self, portion: Portion) -> u64 {
+    pub fn variant(&self, portion: Portion) -> u64 {
         match self.is_shuffled {
             false => 0,
             true if self.first_shards.is_empty() => self.epoch,

@@ -138,7 +138,8 @@ pub(super) async fn check_unbalanced(core: &Arc<Core>, name: &str) -> Result<()>
         None => Ok(()),
         Some(balance) => Err(invalid(format!(
             "job `{name}` balances its steps by `{}`, and coordinators do not know the costs of samples; \
-             the ledgers of its trainers (SHARDFEED_LEDGER) name the records of each batch",
+             the ledgers of its trainers (SHARDFEED_LEDGER) name the records of each batch, and \
+             `shardfeed batch show --source MODULE:NAME` computes them",
             balance.by
         ))),
     }

@@ -108,6 +108,32 @@ impl SampleMaps {
         self.of(sample.shard).place_of(sample.ordinal).expect(COUNTED)
     }
 
+    /// Returns the samples that a record or a part of it is in, in ascending order.
+    /// - `variant`: as of [`SampleMaps::open`].
+    pub fn of_record(&self, shard: u32, record: u64, variant: u64) -> Vec<u64> {
+        let map = self.of(shard);
+        let taken = map.samples_before(record)..map.samples_before(record + 1);
+        let Some(grouping) = map.grouping() else { return taken.collect() };
+        if taken.is_empty() {
+            return vec![];
+        }
+        let mut found = vec![];
+        let blocks = (0..grouping.blocks()).rev();
+        for block in blocks.skip_while(|block| grouping.first_sequence(*block) >= taken.end) {
+            let samples = grouping.open(block, variant);
+            let numbered = samples.iter().zip(grouping.samples_of(block).start..);
+            let has_some =
+                |parts: &[PackSegment]| parts.iter().any(|part| taken.contains(&part.sequence));
+            found.extend(numbered.filter(|(parts, _)| has_some(parts)).map(|(_, sample)| sample));
+            let is_before = |part: &PackSegment| part.sequence < taken.start;
+            if !samples.is_empty() && samples.iter().flatten().all(is_before) {
+                break;
+            }
+        }
+        found.sort_unstable();
+        found
+    }
+
     /// Returns the samples of the record of a sample: the ordinal and the row of each; none if there
     /// are more than `most`.
     ///
