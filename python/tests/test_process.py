@@ -30,7 +30,7 @@ def test_the_ledger_says_what_was_handed_out(
 
     def line(generation: int, step: int, entry: int, number: int, valid: str) -> str:
         shard, record = f"train-{number // 1000:02}.tfrecord", number % 1000
-        return f"{generation} 0 {step} {entry} - 0 {shard} {record} {record} 0 1 {valid}"
+        return f"{generation} 0 {step} {entry} - 0 {shard} {record} {record} 0 0 1 {valid}"
 
     for batch in each:
         for entry, (number, valid) in enumerate(zip(ids(batch), batch.valid, strict=True)):

@@ -34,6 +34,9 @@ pub struct IndexOptions {
     pub keep_going: bool,
     /// Maximum number of marks, default 64.
     pub marks_max: usize,
+    /// Minimum bytes from the start to the first mark and between marks, default 64 KiB: small files,
+    /// of which a dataset may have a million, have none.
+    pub mark_bytes: u64,
     /// Maximum record size in bytes, default 1 GiB; a longer record is an error.
     pub record_bytes_max: u64,
 }
@@ -45,6 +48,7 @@ impl Default for IndexOptions {
             verify_data: false,
             keep_going: false,
             marks_max: 64,
+            mark_bytes: 64 << 10,
             record_bytes_max: 1 << 30,
         }
     }
@@ -109,8 +113,9 @@ impl ShardIndex {
 struct Builder {
     index: ShardIndex,
     marks_max: usize,
-    /// Ordinals that are multiples of this are marked.
-    mark_stride: u64,
+    mark_bytes: u64,
+    /// Offset from which on a record is marked.
+    next_mark: u64,
     hasher: Sha256,
     hash_next: Vec<u8>,
 }
@@ -132,7 +137,8 @@ impl Builder {
                 broken: None,
             },
             marks_max: options.marks_max,
-            mark_stride: 1,
+            mark_bytes: options.mark_bytes,
+            next_mark: options.mark_bytes,
             hasher: Sha256::new(),
             hash_next: Vec::with_capacity(DIGEST_BUFFER_BYTES),
         }
@@ -140,8 +146,7 @@ impl Builder {
 
     /// Adds the next record: `length` bytes of data with this stored checksum.
     fn push(&mut self, length: u64, stored_crc: u32) {
-        let index = &mut self.index;
-        if index.records.is_multiple_of(self.mark_stride) {
+        if self.index.stream_bytes >= self.next_mark {
             self.mark();
         }
         let index = &mut self.index;
@@ -157,17 +162,21 @@ impl Builder {
         }
     }
 
-    /// Marks the next record; if there are too many marks, first removes every second one.
+    /// Marks the next record; if there are too many marks, removes those that are too near to others.
     fn mark(&mut self) {
         let next = Mark { ordinal: self.index.records, offset: self.index.stream_bytes };
         let marks = &mut self.index.marks;
-        if marks.len() >= self.marks_max {
-            self.mark_stride *= 2;
-            marks.retain(|mark| mark.ordinal.is_multiple_of(self.mark_stride));
+        marks.push(next);
+        while marks.len() > self.marks_max {
+            self.mark_bytes = self.mark_bytes.saturating_mul(2);
+            let mut from = self.mark_bytes;
+            marks.retain(|mark| {
+                let is_far = mark.offset >= from;
+                from = if is_far { mark.offset + self.mark_bytes } else { from };
+                is_far
+            });
         }
-        if marks.len() < self.marks_max && next.ordinal.is_multiple_of(self.mark_stride) {
-            marks.push(next);
-        }
+        self.next_mark = marks.last().map_or(0, |last| last.offset) + self.mark_bytes;
     }
 
     fn finish(mut self) -> ShardIndex {

@@ -113,7 +113,7 @@ pub(crate) struct IndexedFile {
 }
 
 /// Entries by path relative to the folder.
-pub(crate) type Entries = BTreeMap<String, IndexedFile>;
+pub(crate) type Entries = BTreeMap<String, Box<IndexedFile>>;
 
 impl CacheChoice {
     /// Returns the folder, or `None` for no cache.
@@ -425,11 +425,11 @@ fn segments(mut bytes: &[u8], entries: &mut Entries) -> Good {
         };
         let checksum = crc32_iscsi(&bytes[4..SEGMENT_HEAD + body.len()]);
         let found = postcard::from_bytes::<Entries>(body);
-        let (true, Ok(found)) = (checksum == u32::from_le_bytes(*crc), found) else {
+        let (true, Ok(mut found)) = (checksum == u32::from_le_bytes(*crc), found) else {
             good.is_damaged = true;
             break;
         };
-        entries.extend(found);
+        entries.append(&mut found);
         good.bytes += (SEGMENT_HEAD + body.len()) as u64;
         if good.first == 0 {
             good.first = good.bytes;
@@ -448,10 +448,8 @@ pub mod fuzzing {
         let entry = |(number, index): (usize, ShardIndex)| {
             let stamp = ChangeStamp { size_bytes: index.stream_bytes, modified_ns: 5, etag: None };
             let inode = Inode { device: 1, number: number as u64, changed_ns: 7 };
-            (
-                format!("file-{number}"),
-                IndexedFile { stamp, inode, compression: "auto".to_owned(), index },
-            )
+            let entry = IndexedFile { stamp, inode, compression: "auto".to_owned(), index };
+            (format!("file-{number}"), Box::new(entry))
         };
         encode(&indexes.into_iter().enumerate().map(entry).collect())
     }
@@ -483,7 +481,7 @@ mod tests {
         let stamp = ChangeStamp { size_bytes: 1, modified_ns: -5, etag: None };
         let inode = Inode { device: 1, number: 2, changed_ns: 3 };
         let entry = IndexedFile { stamp, inode, compression: "auto".into(), index: index.unwrap() };
-        [(path.to_owned(), entry)].into()
+        [(path.to_owned(), Box::new(entry))].into()
     }
 
     /// Decodes a file: the number of entries, and its valid part.

@@ -21,7 +21,7 @@ use shardfeed_plan::{ChangeStamp, ContentDigest, Corrupt, Digest, Manifest, Samp
 use shardfeed_tfrecord::{Break, Compression, FOOTER_BYTES, HEADER_BYTES, Mark, ShardIndex};
 
 use crate::blocks::BlockCache;
-use crate::cache::{Cache, CacheOptions, IndexedFile};
+use crate::cache::{Cache, CacheOptions, Entries};
 use crate::discover::{Found, discover};
 use crate::error::LoadError;
 use crate::index::{ScanProgress, Seeds, index_files, index_into};
@@ -87,9 +87,6 @@ pub struct DatasetFile {
     /// Positions of some records, from which others are found; that of the first one is known.
     pub marks: Vec<Mark>,
 }
-
-/// Minimum bytes of a file between marks: small files, of which there may be a million, need none.
-const MARK_BYTES: u64 = 64 << 10;
 
 impl DatasetFile {
     /// Returns the bytes of its indexed records with their framing, uncompressed.
@@ -195,24 +192,25 @@ impl Dataset {
         rules: (FileRules, &CacheOptions),
         rights: Rights,
     ) -> Result<Self, LoadError> {
-        let entry = |path: &String| kept.entries()[path].clone();
+        let entry = |path: &String| (path.clone(), kept.entries()[path].clone());
         let entries = found.paths.iter().map(entry).collect();
         Self::of_entries(found, entries, rules, rights)
     }
 
     fn of_entries(
         found: Found,
-        entries: Vec<IndexedFile>,
+        mut entries: Entries,
         (rules, cache): (FileRules, &CacheOptions),
         rights: Rights,
     ) -> Result<Self, LoadError> {
         let blocks = if is_remote(&found.root) { cache.blocks()? } else { None };
-        let mut pairs: Vec<_> = found.paths.into_iter().zip(entries).collect();
-        pairs.sort_by(|a, b| a.0.as_bytes().cmp(b.0.as_bytes()));
-        let mut shards = Vec::with_capacity(pairs.len());
-        let mut files = Vec::with_capacity(pairs.len());
+        let mut paths = found.paths;
+        paths.sort_unstable();
+        let mut shards = Vec::with_capacity(paths.len());
+        let mut files = Vec::with_capacity(paths.len());
         let mut left_out = Vec::new();
-        for (path, mut entry) in pairs {
+        for path in paths {
+            let mut entry = entries.remove(&path).expect("every file was indexed");
             if let Some(left) = leave_out(&mut entry.index, shards.len() as u32, rules.corrupt) {
                 left_out.push(left);
             }
@@ -224,7 +222,7 @@ impl Dataset {
                 records: entry.index.records,
                 data_bytes: entry.index.data_bytes,
                 record_bytes_max: entry.index.record_bytes_max,
-                marks: far_apart(&entry.index.marks),
+                marks: entry.index.marks,
             });
             let digest = Digest::from_bytes(entry.index.digest);
             shards.push(Shard { path, records: entry.index.records, digest });
@@ -473,15 +471,4 @@ pub fn leave_out(index: &mut ShardIndex, shard: u32, corrupt: Corrupt) -> Option
         *index = ShardIndex { data_verified, ..ShardIndex::empty(compression) };
     }
     Some(LeftOut { shard, ordinal, offset, is_whole, reason: message })
-}
-
-/// Returns the marks that are needed.
-fn far_apart(marks: &[Mark]) -> Vec<Mark> {
-    let mut next = MARK_BYTES;
-    let is_far = |mark: &&Mark| {
-        let is_far = mark.offset >= next;
-        next = if is_far { mark.offset + MARK_BYTES } else { next };
-        is_far
-    };
-    marks.iter().filter(is_far).copied().collect()
 }

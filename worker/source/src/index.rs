@@ -137,7 +137,7 @@ pub type Seeds = BTreeMap<String, Seed>;
 /// Change stamp of a file, and its index.
 pub type Seed = (ChangeStamp, ShardIndex);
 
-/// Indexes the files of `found`, in its order.
+/// Indexes the files of `found`. Returns their entries, and others of their folder.
 /// - `rights`: access rights with which they are opened.
 /// - `progress`: called now and then from this thread; returning `false` cancels.
 ///
@@ -150,12 +150,10 @@ pub(crate) fn index_files(
     rights: &Rights,
     count: Option<Arc<dyn ScanCount>>,
     progress: &mut dyn FnMut(ScanProgress) -> bool,
-) -> Result<Vec<IndexedFile>, LoadError> {
+) -> Result<Entries, LoadError> {
     let mut cache = Cache::open(&options.folder, &found.root);
     index_into(&mut cache, found, rules, options, seeds, (rights, count), progress)?;
-    let mut known = cache.into_entries();
-    let entry = |path| known.remove(path).expect("every file was known or scanned");
-    Ok(found.paths.iter().map(entry).collect())
+    Ok(cache.into_entries())
 }
 
 /// Indexes the files of `found`; afterwards `cache`, which is of their folder, has an entry for
@@ -227,7 +225,8 @@ pub(crate) fn index_into(
                 records.push((file, index.records));
                 let (stamp, inode, compression) = (after.stamp, after.inode, name.clone());
                 added.push(path.clone());
-                new.insert(path, IndexedFile { stamp, inode, compression, index });
+                let entry = IndexedFile { stamp, inode, compression, index };
+                new.insert(path, Box::new(entry));
             }
             if !new.is_empty() {
                 cache.add(new);
@@ -314,7 +313,8 @@ fn adopt(
             && !known.contains_key(path)
         {
             let (compression, index) = (name.to_owned(), index.clone());
-            adopted.insert(path.clone(), IndexedFile { stamp, inode, compression, index });
+            let entry = IndexedFile { stamp, inode, compression, index };
+            adopted.insert(path.clone(), Box::new(entry));
         }
     }
     adopted

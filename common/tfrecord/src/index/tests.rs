@@ -139,18 +139,25 @@ fn a_hostile_length_is_an_error() {
 fn marks_are_even_and_at_record_starts() {
     for records in [0, 1, 63, 64, 65, 128, 129, 1000, 5000_usize] {
         let bytes = frames(&vec![3; records]);
-        for marks_max in [0, 1, 2, 3, 7, 64] {
-            let options = IndexOptions { marks_max, ..IndexOptions::default() };
+        for (marks_max, mark_bytes) in
+            [(0, 1), (1, 1), (2, 1), (3, 19), (7, 20), (64, 1), (64, 500)]
+        {
+            let options = IndexOptions { marks_max, mark_bytes, ..IndexOptions::default() };
             let ShardIndex { marks, .. } = streamed(&bytes, &options).unwrap();
             assert!(marks.len() <= marks_max);
-            assert!(marks.len() >= records.min(marks_max).div_ceil(2), "{records} {marks_max}");
-            for (index, mark) in marks.iter().enumerate() {
-                let stride = marks.get(1).map_or(0, |mark| mark.ordinal);
-                assert_eq!(mark.ordinal, index as u64 * stride);
-                assert_eq!(mark.offset, mark.ordinal * 19);
-            }
+            assert!(marks.iter().all(|mark| mark.offset == mark.ordinal * 19));
+            let (ends, total) = ([0, bytes.len() as u64], bytes.len() as u64);
+            let mut offsets: Vec<_> = marks.iter().map(|mark| mark.offset).chain(ends).collect();
+            offsets.sort_unstable();
+            let largest = offsets.windows(2).map(|two| two[1] - two[0]).max().unwrap();
+            let most = (4 * total / (marks_max as u64 + 1)).max(mark_bytes) + 2 * 19;
+            assert!(largest <= most, "{records} {marks_max} {mark_bytes}: {offsets:?}");
+            let marked = marks.windows(2).all(|two| two[1].offset - two[0].offset >= mark_bytes);
+            assert!(marked, "{records} {marks_max} {mark_bytes}: {offsets:?}");
         }
     }
+    let ShardIndex { marks, .. } = streamed(&frames(&[3; 3000]), &IndexOptions::default()).unwrap();
+    assert_eq!(marks, [], "a small file needs none");
 }
 
 #[test]

@@ -227,8 +227,9 @@ impl SharedIndex {
         let encoded = |of: &Entries| postcard::to_stdvec(of).expect("entries are plain data");
         let before = encoded(&entries);
         let inode = Inode { device: 0, number: 0, changed_ns: 0 };
-        entries
-            .extend(more.into_iter().map(|(path, entry)| (path, IndexedFile { inode, ..entry })));
+        entries.extend(
+            more.into_iter().map(|(path, entry)| (path, IndexedFile { inode, ..*entry }.into())),
+        );
         let body = encoded(&entries);
         if body == before {
             return Ok(());

@@ -98,7 +98,7 @@ impl Dataset {
         let entry = |path: &String| {
             let entry = known.entries().get(path).or_else(|| shared.get(path))?;
             let fits = entry.compression == compression && suits(&entry.index, rules.corrupt);
-            fits.then(|| entry.clone())
+            fits.then(|| (path.clone(), entry.clone()))
         };
         let Some(entries) = found.paths.iter().map(entry).collect() else { return Ok(None) };
         let dataset = Self::of_entries(found, entries, (rules, cache), Rights::Own)?;
