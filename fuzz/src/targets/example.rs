@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use shardfeed_handoff::SlotPool;
 use shardfeed_pipeline::{Assembler, Batch, ColumnKind, DrawKey, Dtype, ParseSpec, Row, Schema};
-use shardfeed_plan::{OrderDigest, Portion, Sample};
+use shardfeed_plan::{OrderDigest, Sample};
 use shardfeed_tfrecord::encode_footer;
 use shardfeed_tfrecord::example::{
     DType, DefaultValue, Feature, FeatureSpec, Partition, Value, describe, encode_example,
@@ -156,16 +156,7 @@ fn stored(record: &[u8]) -> Vec<u8> {
 }
 
 fn row(stored: &[u8], ordinal: u64) -> Row<'_> {
-    let sample = Sample { shard: 0, ordinal };
-    Row {
-        portion: Portion::default(),
-        sample,
-        offset: 0,
-        stored,
-        valid: true,
-        part: 0,
-        occurrence: 0,
-    }
+    Row::of_record(Sample { shard: 0, ordinal }, stored)
 }
 
 fn assemblers(specs: fn() -> Vec<ParseSpec>) -> Vec<Assembler> {

@@ -16,7 +16,7 @@ use shardfeed_handoff::{BufferRange, Layout, SlotPool};
 use shardfeed_pipeline::{
     Assembler, ColumnKind, DrawKey, Dtype, ParseSpec, RecordSpec, Row, Schema,
 };
-use shardfeed_plan::{OrderDigest, Portion, Sample};
+use shardfeed_plan::{OrderDigest, Sample};
 use shardfeed_tfrecord::encode_footer;
 use shardfeed_tfrecord::example::{DType, Feature, FeatureSpec, Value as Field, encode_example};
 use standin::{run, wait_for_the_thread};
@@ -105,16 +105,7 @@ impl Case {
         });
         let records: Vec<_> = records.collect();
         let rows = records.iter().enumerate().map(|(ordinal, stored)| {
-            let sample = Sample { shard: 0, ordinal: ordinal as u64 };
-            Row {
-                portion: Portion::default(),
-                sample,
-                offset: 0,
-                stored,
-                valid: true,
-                part: 0,
-                occurrence: 0,
-            }
+            Row::of_record(Sample { shard: 0, ordinal: ordinal as u64 }, stored)
         });
         let rows: Vec<_> = rows.collect();
         let digest = OrderDigest::of_parts([b"kernels".as_slice()]);

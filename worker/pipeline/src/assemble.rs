@@ -374,7 +374,6 @@ struct BatchRanges {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use shardfeed_plan::Portion;
     use shardfeed_tfrecord::example::{Value, encode_example};
 
     use super::*;
@@ -398,16 +397,7 @@ mod tests {
             let mut stored = vec![];
             encode_example(&[("v", Value::Int64(&vec![1; values]))], &mut stored);
             stored.extend([0; frame::FOOTER_BYTES]);
-            let sample = Sample { shard: 0, ordinal: 0 };
-            let row = Row {
-                portion: Portion::default(),
-                sample,
-                offset: 0,
-                stored: &stored,
-                valid: true,
-                part: 0,
-                occurrence: 0,
-            };
+            let row = Row::of_record(Sample { shard: 0, ordinal: 0 }, &stored);
             Assembler::rows_per_part_of(&schema, &[row; 64])
         };
         // A value takes 16 KiB between the operators, and at most 4 MiB are for a part.

@@ -32,6 +32,13 @@ pub struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
+    /// Creates the row of a whole record at the beginning of a shard, outside of a mixture.
+    /// - `stored`: as in [`Row`].
+    pub fn of_record(sample: Sample, stored: &'a [u8]) -> Self {
+        let portion = Portion::default();
+        Self { portion, sample, offset: 0, stored, valid: true, part: 0, occurrence: 0 }
+    }
+
     /// Data of the record, unchecked.
     pub fn data(&self) -> &'a [u8] {
         &self.stored[..self.len()]

@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 use shardfeed_pipeline::{
     MeasuredColumn, MeasuredColumns, RecordSpec, Row, RowError, SampleProgram, Schema,
 };
-use shardfeed_plan::{Portion, Sample};
+use shardfeed_plan::Sample;
 use shardfeed_tfrecord::example::{Value, encode_example};
 use shardfeed_tfrecord::masked_crc32c;
 
@@ -128,15 +128,7 @@ fn stored(fields: &Fields) -> Vec<u8> {
 }
 
 fn row(ordinal: usize, stored: &[u8]) -> Row<'_> {
-    Row {
-        portion: Portion::default(),
-        sample: Sample { shard: 0, ordinal: ordinal as u64 },
-        offset: 0,
-        stored,
-        valid: true,
-        part: 0,
-        occurrence: 0,
-    }
+    Row::of_record(Sample { shard: 0, ordinal: ordinal as u64 }, stored)
 }
 
 /// Counts all records, in groups, and measures them.

@@ -1,7 +1,7 @@
 //! Records of golden files as the rows of a batch.
 
 use shardfeed_pipeline::{DrawKey, Row};
-use shardfeed_plan::{OrderDigest, Portion, Sample};
+use shardfeed_plan::{OrderDigest, Sample};
 use shardfeed_tfrecord::encode_footer;
 
 /// Draw key as in a job's first epoch.
@@ -25,16 +25,7 @@ impl Stored {
     /// Returns each record as a separate row.
     pub(crate) fn rows(&self) -> Vec<Row<'_>> {
         let rows = self.0.iter().enumerate().map(|(number, stored)| {
-            let sample = Sample { shard: 0, ordinal: number as u64 };
-            Row {
-                portion: Portion::default(),
-                sample,
-                offset: 0,
-                stored,
-                valid: true,
-                part: 0,
-                occurrence: 0,
-            }
+            Row::of_record(Sample { shard: 0, ordinal: number as u64 }, stored)
         });
         rows.collect()
     }

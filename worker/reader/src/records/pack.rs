@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use shardfeed_pipeline::{ChunkBuffer, RecordPart, Row, RowFault, Sequence};
-use shardfeed_plan::{Portion, Sample};
+use shardfeed_plan::Sample;
 use shardfeed_source::{LoadError, SampleMap, SamplePart};
 use shardfeed_tfrecord::{FOOTER_BYTES, RecordSpan};
 
@@ -178,15 +178,9 @@ impl Blocks {
         let chunk = self.chunks.get(at)?;
         let found = chunk.records.binary_search_by_key(&record, |(ordinal, _)| *ordinal).ok()?;
         let span = chunk.records[found].1;
-        Some(Row {
-            portion: Portion::default(),
-            sample: Sample { shard, ordinal: record },
-            offset: span.offset,
-            stored: &chunk.bytes[span.start..span.start + span.len + FOOTER_BYTES],
-            valid: true,
-            part: record as u32,
-            occurrence: 0,
-        })
+        let stored = &chunk.bytes[span.start..span.start + span.len + FOOTER_BYTES];
+        let row = Row::of_record(Sample { shard, ordinal: record }, stored);
+        Some(Row { offset: span.offset, part: record as u32, ..row })
     }
 }
 

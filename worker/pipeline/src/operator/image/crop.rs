@@ -200,7 +200,7 @@ fn random_part(all: Size, scale: [f64; 2], ratio: [f64; 2], draws: &mut Draws) -
 mod tests {
     use proptest::prelude::*;
     use serde::Deserialize;
-    use shardfeed_plan::{Digest, OrderDigest, Portion, Sample};
+    use shardfeed_plan::{Digest, OrderDigest, Sample};
 
     use super::super::color_jitter::ColorJitter;
     use super::*;
@@ -244,9 +244,7 @@ mod tests {
         for case in cases {
             let Drawn { seed, epoch, shard, ordinal, occurrence, position, .. } = case;
             let key = DrawKey { digest, seed, epoch, sources: [].into() };
-            let (portion, sample) = (Portion::default(), Sample { shard, ordinal });
-            let row =
-                Row { portion, sample, offset: 0, stored: &[], valid: true, part: 0, occurrence };
+            let row = Row { occurrence, ..Row::of_record(Sample { shard, ordinal }, &[]) };
             let mut draws = key.draws(&row, position);
             let all = Size { height: case.height, width: case.width };
             let region = match case.kind.as_str() {

@@ -1,5 +1,5 @@
 use serde_json::json;
-use shardfeed_plan::{Portion, Sample};
+use shardfeed_plan::Sample;
 use shardfeed_tfrecord::example::{Value, encode_example};
 use shardfeed_tfrecord::masked_crc32c;
 
@@ -43,16 +43,7 @@ fn record(width: i64, score: f32, lang: &str) -> Vec<u8> {
 }
 
 fn row(stored: &[u8]) -> Row<'_> {
-    let sample = Sample { shard: 0, ordinal: 7 };
-    Row {
-        portion: Portion::default(),
-        sample,
-        offset: 0,
-        stored,
-        valid: true,
-        part: 0,
-        occurrence: 0,
-    }
+    Row::of_record(Sample { shard: 0, ordinal: 7 }, stored)
 }
 
 fn passes(text: &str, (width, score, lang): (i64, f32, &str)) -> bool {
