@@ -1,13 +1,12 @@
 //! Batches ahead of the trainer: one thread follows the plan, others read and assemble.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use shardfeed_handoff::{SlotPool, SlotPoolStats};
-use shardfeed_pipeline::{Account, Assembler, Batch, ChunkPool, Reading, Room};
+use shardfeed_pipeline::{Account, Assembler, Batch, ChunkPool, Reading};
 use shardfeed_source::{Files, LoadError, RemoteStats};
 
 use crate::assignment::{Assignment, PrefetchOptions};
@@ -76,19 +75,8 @@ impl Prefetch {
     ///
     /// # Errors  The system has no threads.
     pub fn start(assignment: Assignment, options: PrefetchOptions) -> Result<Self, LoadError> {
-        let state = SequenceState {
-            results: BTreeMap::new(),
-            started: 0,
-            shown: 0,
-            taken: 0,
-            budget: Room::default(),
-            parked: BTreeMap::new(),
-            prefetch: options.prefetch.unwrap_or(PREFETCH_START).max(1),
-            reading: None,
-            feed: None,
-            stop: false,
-            planner_ended: false,
-        };
+        let prefetch = options.prefetch.unwrap_or(PREFETCH_START).max(1);
+        let state = SequenceState { prefetch, ..SequenceState::default() };
         let no_threads = |source| LoadError::Io { file: "reading threads".into(), source };
         let chunks_keep_bytes =
             usize::try_from(options.budget_bytes / CHUNKS_PART).unwrap_or(usize::MAX);

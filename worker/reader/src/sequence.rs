@@ -62,7 +62,7 @@ pub(crate) struct BatchSequence {
 /// Interval at which released chunks are detected.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct SequenceState {
     /// Finished batches by their position in the sequence.
     pub(crate) results: BTreeMap<u64, Result<Delivery, LoadError>>,
@@ -226,19 +226,8 @@ mod tests {
     use super::*;
 
     fn shared(reading: Reading) -> Arc<BatchSequence> {
-        let state = SequenceState {
-            results: BTreeMap::new(),
-            started: 0,
-            shown: 0,
-            taken: 0,
-            budget: Room::default(),
-            parked: BTreeMap::new(),
-            prefetch: 3,
-            reading: Some(reading),
-            feed: None,
-            stop: false,
-            planner_ended: false,
-        };
+        let state =
+            SequenceState { prefetch: 3, reading: Some(reading), ..SequenceState::default() };
         Arc::new(BatchSequence {
             state: Mutex::new(state),
             ready: Condvar::new(),
