@@ -6,7 +6,7 @@ use shardfeed_plan::dynamic::Groups;
 use shardfeed_plan::{
     EPOCHS, EpochPlan, JobIdentity, Line, MixtureEpoch, Mode, PlanError, Segment, Tail,
 };
-use shardfeed_source::Mixed;
+use shardfeed_source::{Dataset, Mixed};
 
 /// Cached epoch sequences: that of the epoch being consumed and that of the epoch being read ahead.
 const LINES_KEPT: usize = 2;
@@ -35,6 +35,15 @@ impl Plans {
     /// - `rules`: as for [`Plans::new`].
     pub fn of_mixture(mixed: Arc<Mixed>, rules: (Tail, Option<u64>)) -> Self {
         Self { mixed: Some(mixed), ..Self::new(vec![], rules) }
+    }
+
+    /// Creates plans over the shards of a dataset, or over the sources of its mixture.
+    /// - `rules`: as for [`Plans::new`].
+    pub fn of_dataset(dataset: &Dataset, rules: (Tail, Option<u64>)) -> Self {
+        match dataset.mixed() {
+            Some(mixed) => Self::of_mixture(Arc::clone(mixed), rules),
+            None => Self::new(dataset.sample_counts(), rules),
+        }
     }
 
     /// Returns the plan of an epoch that consists of `segments`; of a dynamic job, the plan that a

@@ -2,6 +2,7 @@
 
 use shardfeed_pipeline::{RowError, RowFault};
 use shardfeed_plan::Sample;
+use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_source::Files;
 use shardfeed_tfrecord::{DataCrcMismatch, ReadErrorKind};
 
@@ -38,5 +39,21 @@ impl Skipped {
             reason.push_str(" ...");
         }
         Self { sample, record, offset, reason }
+    }
+}
+
+impl From<Skipped> for wire::Skipped {
+    fn from(skipped: Skipped) -> Self {
+        let Skipped { sample, record, offset, reason } = skipped;
+        let (shard, ordinal, record) = (sample.shard.into(), sample.ordinal, Some(record));
+        Self { shard, ordinal, offset, reason, record }
+    }
+}
+
+impl From<wire::Skipped> for Skipped {
+    fn from(message: wire::Skipped) -> Self {
+        let wire::Skipped { shard, ordinal, offset, reason, record } = message;
+        let sample = Sample { shard: shard as u32, ordinal };
+        Self { sample, record: record.unwrap_or(ordinal), offset, reason }
     }
 }

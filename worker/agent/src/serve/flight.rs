@@ -8,7 +8,7 @@ use shardfeed_handoff::{RegionId, SharedSlot, SlotPool};
 use shardfeed_pipeline::Batch;
 use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
-use shardfeed_reader::{Delivered, Skipped};
+use shardfeed_reader::Delivered;
 use shardfeed_socket::SocketError;
 
 /// Maximum number of skipped records in one message: their reasons are bounded, so a frame holds
@@ -89,7 +89,7 @@ impl Flight {
             self.lock().told.insert(region);
             slot.close_descriptor();
         }
-        let mut skipped: Vec<_> = skipped.into_iter().map(skipped_to).collect();
+        let mut skipped: Vec<_> = skipped.into_iter().map(wire::Skipped::from).collect();
         while skipped.len() > SKIPPED_PER_MESSAGE {
             let rest = skipped.split_off(SKIPPED_PER_MESSAGE);
             let part = wire::SkippedPart { start, skipped: std::mem::replace(&mut skipped, rest) };
@@ -163,12 +163,6 @@ impl Flight {
         };
         drop(freed);
     }
-}
-
-fn skipped_to(skipped: Skipped) -> wire::Skipped {
-    let Skipped { sample, record, offset, reason } = skipped;
-    let (shard, ordinal, record) = (sample.shard.into(), sample.ordinal, Some(record));
-    wire::Skipped { shard, ordinal, offset, reason, record }
 }
 
 fn range(range: &shardfeed_handoff::BufferRange) -> wire::Range {

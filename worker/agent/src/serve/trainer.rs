@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use shardfeed_pipeline::ShardSchemas;
-use shardfeed_plan::{Corrupt, Sample};
+use shardfeed_plan::Corrupt;
 use shardfeed_proto::coordinator::v1::GetStatusRequest;
 use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
@@ -473,13 +473,7 @@ impl Trainer<'_> {
             doubt: DoubtPolicy::new(start.in_doubt_drop, start.in_doubt_grace_ms),
             peer: Some(self.peer),
         };
-        let skipped = start.skipped.iter().map(|skipped| Skipped {
-            sample: Sample { shard: skipped.shard as u32, ordinal: skipped.ordinal },
-            record: skipped.record.unwrap_or(skipped.ordinal),
-            offset: skipped.offset,
-            reason: skipped.reason.clone(),
-        });
-        let skipped: Vec<_> = skipped.collect();
+        let skipped: Vec<_> = start.skipped.into_iter().map(Skipped::from).collect();
         let asked = (start.prefetch > 0).then_some(start.prefetch.min(PREFETCH_MAX) as usize);
         let depth = asked.unwrap_or(PREFETCH_START) as u64;
         let hold_max = depth.max(HOLD_LEAST);
@@ -501,10 +495,7 @@ impl Trainer<'_> {
         let release = LeaseGuard { control: &self.hub.control, lease: Some(lease.clone()) };
         self.hub.await_replaced(name, *rank);
         let rules = (job.identity.tail, start.limit);
-        let plans = match input.mixed() {
-            Some(mixed) => Plans::of_mixture(Arc::clone(mixed), rules),
-            None => Plans::new(input.sample_counts(), rules),
-        };
+        let plans = Plans::of_dataset(input, rules);
         let (control, world_size) = (Arc::clone(&self.hub.control), start.world_size);
         let assignment =
             Assignment::of(control, &lease, Arc::new(plans), &job.identity, world_size);

@@ -25,7 +25,7 @@ use crate::link::connect::{default_worker_socket, greet_for, register};
 use crate::link::exchange::{Event, Job, Partition, Progress, Setting, StartPosition, waiting};
 use crate::link::in_process::{InProcess, cluster_of, open_here};
 use crate::link::outcome::{Lost, Unavailable};
-use crate::link::received::{Broken, Received, samples_of, skipped_to};
+use crate::link::received::{Broken, Received, samples_of};
 use crate::link::worker::WorkerLink;
 use crate::pace::us;
 use copies::Copies;
@@ -357,7 +357,7 @@ impl Cluster {
             epoch: position.epoch,
             segments: segments_to(&position.segments),
             step: position.step,
-            skipped: self.machine.met().iter().map(skipped_to).collect(),
+            skipped: self.machine.met().iter().cloned().map(Into::into).collect(),
             in_doubt_drop: options.doubt.is_drop,
             in_doubt_grace_ms: u64::try_from(options.doubt.grace.as_millis()).ok(),
             left: position.left.map(|(epoch, step)| wire::Position { epoch, step }),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use shardfeed_handoff::SlotPool;
 use shardfeed_pipeline::Batch;
-use shardfeed_plan::Corrupt;
+use shardfeed_plan::JobIdentity;
 use shardfeed_proto::ErrorKind;
 use shardfeed_reader::{
     Assignment, Control, Delivery, Demand, JobSpec, Lease, LeaseRequest, PREFETCH_START, Plans,
@@ -176,11 +176,7 @@ impl InProcessLink {
     /// Sets a job that the control already knows.
     pub(crate) fn take_job(&mut self, job: &Job) {
         let rules = (job.identity.tail, self.setting.options.limit);
-        let plans = match self.dataset.mixed() {
-            Some(mixed) => Plans::of_mixture(Arc::clone(mixed), rules),
-            None => Plans::new(self.dataset.sample_counts(), rules),
-        };
-        self.plans = Some(Arc::new(plans));
+        self.plans = Some(Arc::new(Plans::of_dataset(&self.dataset, rules)));
         self.job = Some(job.clone());
         self.stop();
     }
@@ -365,22 +361,23 @@ impl InProcessLink {
             doubt: options.doubt,
             peer: None,
         };
-        Start {
-            control: Arc::clone(&self.control),
-            request,
-            job,
-            plans,
+        let options = PrefetchOptions {
             dataset: Arc::clone(&self.dataset),
-            slots: self.slots.clone(),
-            step: position.step,
+            schemas: job.schemas,
             corrupt: options.corrupt,
+            slots: self.slots.clone(),
+            rank: options.rank,
+            epoch: request.epoch,
+            step: position.step,
             prefetch: options.prefetch,
-            took_over: self.took_over,
             budget_bytes: options.memory_budget_bytes.unwrap_or_else(|| {
                 let ranks = cluster.map_or(1, |cluster| cluster.ranks_on_host.max(1));
                 default_budget_bytes() / ranks
             }),
-        }
+            took_over: self.took_over,
+        };
+        let (control, identity) = (Arc::clone(&self.control), job.identity);
+        Start { control, request, identity, plans, options }
     }
 }
 
@@ -394,40 +391,18 @@ impl Drop for InProcessLink {
 struct Start {
     control: Arc<dyn Control>,
     request: LeaseRequest,
-    job: Job,
+    identity: JobIdentity,
     plans: Arc<Plans>,
-    dataset: Arc<Dataset>,
-    slots: SlotPool,
-    step: u64,
-    corrupt: Corrupt,
-    prefetch: Option<usize>,
-    budget_bytes: u64,
-    took_over: bool,
+    options: PrefetchOptions,
 }
 
 impl Start {
     fn run(self, waiting: &mut dyn FnMut(&str) -> bool) -> Result<Running, LoadError> {
         let lease = self.control.lease(&self.request, waiting)?;
         let (control, world_size) = (Arc::clone(&self.control), self.request.world_size);
-        let is_dynamic = self.job.identity.is_dynamic();
-        let assignment =
-            Assignment::of(control, &lease, self.plans, &self.job.identity, world_size);
-        let prefetch = Prefetch::start(
-            assignment,
-            PrefetchOptions {
-                dataset: self.dataset,
-                schemas: self.job.schemas,
-                corrupt: self.corrupt,
-                slots: self.slots,
-                rank: self.request.rank,
-                epoch: self.request.epoch,
-                step: self.step,
-                prefetch: self.prefetch,
-                budget_bytes: self.budget_bytes,
-                took_over: self.took_over,
-            },
-        );
-        match prefetch {
+        let is_dynamic = self.identity.is_dynamic();
+        let assignment = Assignment::of(control, &lease, self.plans, &self.identity, world_size);
+        match Prefetch::start(assignment, self.options) {
             Ok(prefetch) => {
                 let (is_offered, is_told) = (false, false);
                 Ok(Running { prefetch, is_offered, lease, is_dynamic, is_told })

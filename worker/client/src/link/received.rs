@@ -10,7 +10,7 @@ use shardfeed_handoff::{BufferRange, Mapping, SharedSlot, SlotPoolStats};
 use shardfeed_pipeline::{Batch, ColumnData, Reading, Schema, Spent};
 use shardfeed_plan::{Planned, Portion, Sample};
 use shardfeed_proto::trainer::v1 as wire;
-use shardfeed_reader::{GrantStats, PrefetchStats, Skipped, account_from};
+use shardfeed_reader::{GrantStats, PrefetchStats, account_from};
 use shardfeed_source::RemoteStats;
 
 /// The worker's memory that is mapped here, and the slots to return.
@@ -151,21 +151,6 @@ pub(crate) fn samples_of(
         valid: valid != 0,
     })
     .collect()
-}
-
-pub(crate) fn skipped_from(skipped: Vec<wire::Skipped>) -> impl Iterator<Item = Skipped> {
-    skipped.into_iter().map(|wire::Skipped { shard, ordinal, offset, reason, record }| Skipped {
-        record: record.unwrap_or(ordinal),
-        sample: Sample { shard: shard as u32, ordinal },
-        offset,
-        reason,
-    })
-}
-
-pub(crate) fn skipped_to(skipped: &Skipped) -> wire::Skipped {
-    let Skipped { sample, record, offset, reason } = skipped.clone();
-    let (shard, ordinal, record) = (sample.shard.into(), sample.ordinal, Some(record));
-    wire::Skipped { shard, ordinal, offset, reason, record }
 }
 
 /// Combines a worker's statistics with those of this process.

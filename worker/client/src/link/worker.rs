@@ -16,7 +16,7 @@ use shardfeed_source::{LoadError, OpenProgress, ScanProgress, ScanStage};
 
 use crate::link::exchange::Progress;
 use crate::link::outcome::{Heard, Lost};
-use crate::link::received::{Broken, Received, Regions, skipped_from};
+use crate::link::received::{Broken, Received, Regions};
 
 /// Interval at which a caller that waits for an answer may cancel.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -223,7 +223,7 @@ impl WorkerLink {
         if self.skipped.0 != start {
             self.skipped = (start, vec![]);
         }
-        self.skipped.1.extend(skipped_from(skipped));
+        self.skipped.1.extend(skipped.into_iter().map(Skipped::from));
     }
 
     fn take(&mut self, message: wire::ToTrainer, fd: Option<OwnedFd>) -> Result<Heard, Lost> {
