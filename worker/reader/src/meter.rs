@@ -1,11 +1,11 @@
 //! The clocks of a time breakdown: a few reads for each chunk, part and batch, none for a record.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use shardfeed_pipeline::{Account, Begun, Book, Setup, Spent, Stage, Watch};
-use shardfeed_source::{StorageMeter, trace};
+use shardfeed_source::{Lock, StorageMeter, trace};
 
 /// Minimum interval between queries of the bytes read from storage devices.
 const DEVICE_EVERY: Duration = Duration::from_millis(20);
@@ -69,7 +69,7 @@ pub(crate) struct Meter {
     write_ns: AtomicU64,
     compute_ns: AtomicU64,
     suspect_images: AtomicU64,
-    sums: Mutex<Sums>,
+    sums: Lock<Sums>,
 }
 
 #[derive(Debug)]
@@ -125,24 +125,19 @@ impl Default for Meter {
             write_ns: AtomicU64::new(0),
             compute_ns: AtomicU64::new(0),
             suspect_images: AtomicU64::new(0),
-            sums: Mutex::new(sums),
+            sums: Lock::new(sums),
         }
     }
 }
 
 impl Meter {
-    fn lock(&self) -> MutexGuard<'_, Sums> {
-        // Every change of the sums is complete when the lock is released, also by a panic.
-        self.sums.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Runs a part of the planning thread's work and counts its time.
     pub(crate) fn during<T>(&self, doing: Doing, work: impl FnOnce() -> T) -> T {
         let _span = trace::span(doing.name());
         let (begun, read_wait_ns) = (Instant::now(), self.read_wait_ns.load(Ordering::Relaxed));
-        self.lock().doing = Some((doing, begun, read_wait_ns));
+        self.sums.lock().doing = Some((doing, begun, read_wait_ns));
         let done = work();
-        let mut sums = self.lock();
+        let mut sums = self.sums.lock();
         let mut spent = sums.spent;
         self.count(&mut spent, (doing, begun, read_wait_ns));
         (sums.spent, sums.doing) = (spent, None);
@@ -199,12 +194,12 @@ impl Meter {
 
     /// Changes the recorded settings of reading.
     pub(crate) fn set_up(&self, change: impl FnOnce(&mut Setup)) {
-        change(&mut self.lock().setup);
+        change(&mut self.sums.lock().setup);
     }
 
     /// Records whether batches may be delivered: whether the coordinator has confirmed the lease.
     pub(crate) fn confirmed(&self, is_confirmed: bool) {
-        let mut sums = self.lock();
+        let mut sums = self.sums.lock();
         match (is_confirmed, sums.unconfirmed) {
             (true, Some(since)) => {
                 sums.spent.confirm_us += micros(since.elapsed());
@@ -219,12 +214,12 @@ impl Meter {
     pub(crate) fn waits(&self, waiting: Duration) {
         let now = Instant::now();
         let since = now.checked_sub(waiting).unwrap_or(self.begun);
-        self.lock().demand = Between::Waits(since, now);
+        self.sums.lock().demand = Between::Waits(since, now);
     }
 
     /// Records that the trainer received a batch.
     pub(crate) fn took(&self, demand: &Demand) {
-        let mut sums = self.lock();
+        let mut sums = self.sums.lock();
         sums.demand = if demand.tells_waits { Between::Works } else { Between::Unknown };
         let spent = &mut sums.spent;
         spent.batches += 1;
@@ -239,7 +234,7 @@ impl Meter {
     }
 
     pub(crate) fn account(&self) -> Account {
-        let mut sums = self.lock();
+        let mut sums = self.sums.lock();
         let spent = self.spent(&mut sums);
         let waiting_us = match sums.demand {
             Between::Works => Some(0),

@@ -128,7 +128,7 @@ impl Planner {
         }));
         // An error outside of any batch takes the place of the next one.
         let error = followed.unwrap_or(Err(LoadError::ReaderLost)).err();
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let place = state.started;
         if error.is_some() {
             state.started += 1;
@@ -140,7 +140,7 @@ impl Planner {
         // Resources for reading are released before the end is reported.
         let shared = Arc::clone(&self.shared);
         drop(self);
-        shared.lock().planner_ended = true;
+        shared.state.lock().planner_ended = true;
         shared.ready.notify_all();
     }
 
@@ -344,7 +344,7 @@ impl Planner {
             (setup.remote, setup.cached) = (remote, cached);
             (setup.by_place, setup.hold_bytes) = (by_place, hold_bytes);
         });
-        let mut state = shared.lock();
+        let mut state = shared.state.lock();
         if state.reading != Some(reading) {
             tracing::debug!(?reading, prefetch, budget_bytes, "reading within the memory budget");
             if by_place {

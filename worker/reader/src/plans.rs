@@ -1,12 +1,12 @@
 //! Plans of a dataset's epochs.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use shardfeed_plan::dynamic::Groups;
 use shardfeed_plan::{
     EPOCHS, EpochPlan, JobIdentity, Line, MixtureEpoch, Mode, PlanError, Segment, Tail,
 };
-use shardfeed_source::{Dataset, Mixed};
+use shardfeed_source::{Dataset, Lock, Mixed};
 
 /// Cached epoch sequences: that of the epoch being consumed and that of the epoch being read ahead.
 const LINES_KEPT: usize = 2;
@@ -19,15 +19,15 @@ pub struct Plans {
     /// Sources of a mixture.
     mixed: Option<Arc<Mixed>>,
     rules: (Tail, Option<u64>),
-    lines: Mutex<Vec<(u64, Mode, Arc<Line>)>>,
-    mixtures: Mutex<Vec<(u64, Arc<MixtureEpoch>)>>,
+    lines: Lock<Vec<(u64, Mode, Arc<Line>)>>,
+    mixtures: Lock<Vec<(u64, Arc<MixtureEpoch>)>>,
 }
 
 impl Plans {
     /// Creates plans over shards with these numbers of records.
     /// - `rules`: the treatment of an epoch's tail, and the maximum number of entries in an epoch.
     pub fn new(counts: Vec<u64>, rules: (Tail, Option<u64>)) -> Self {
-        let (lines, mixtures) = (Mutex::default(), Mutex::default());
+        let (lines, mixtures) = (Lock::default(), Lock::default());
         Self { counts, mixed: None, rules, lines, mixtures }
     }
 
@@ -82,7 +82,7 @@ impl Plans {
     ) -> Result<Arc<MixtureEpoch>, PlanError> {
         // The position after the last epoch has no batches, and its plan is not followed.
         let epoch = epoch.min(EPOCHS - 1);
-        let mut mixtures = self.mixtures.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut mixtures = self.mixtures.lock();
         if let Some((_, mixture)) = mixtures.iter().find(|(known, _)| *known == epoch) {
             return Ok(Arc::clone(mixture));
         }
@@ -95,7 +95,7 @@ impl Plans {
     }
 
     fn line(&self, identity: &JobIdentity, mode: Mode, epoch: u64) -> Result<Arc<Line>, PlanError> {
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = self.lines.lock();
         if let Some((_, _, line)) = lines.iter().find(|known| (known.0, known.1) == (epoch, mode)) {
             return Ok(Arc::clone(line));
         }

@@ -1,13 +1,13 @@
 //! Batches ahead of the trainer: one thread follows the plan, others read and assemble.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use shardfeed_handoff::{SlotPool, SlotPoolStats};
 use shardfeed_pipeline::{Account, Assembler, Batch, ChunkPool, Reading};
-use shardfeed_source::{Files, LoadError, RemoteStats};
+use shardfeed_source::{Files, LoadError, Lock, RemoteStats};
 
 use crate::assignment::{Assignment, PrefetchOptions};
 use crate::dynamic::{Gate, GrantStats, lapsed};
@@ -88,7 +88,7 @@ impl Prefetch {
         meter.set_up(|setup| setup.took_over = options.took_over);
         let io = Arc::clone(tuning.io());
         let shared = Arc::new(BatchSequence {
-            state: Mutex::new(state),
+            state: Lock::new(state),
             ready: Condvar::new(),
             room: Condvar::new(),
             counters: Arc::clone(&counters),
@@ -161,7 +161,7 @@ impl Prefetch {
     /// Calls `see` for those of the next `count` batches that are ready, in sequence, without
     /// taking them. All other work is blocked meanwhile, so `see` should be short.
     pub fn peek(&mut self, count: usize, see: &mut dyn FnMut(&mut Batch)) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         for place in (self.next..).take(count) {
             let Some(Ok(Delivery::Batch(delivered))) = state.results.get_mut(&place) else {
                 return;
@@ -181,7 +181,7 @@ impl Prefetch {
     /// # Errors  The error that stopped reading; no batch follows it.
     pub fn show(&mut self, timeout: Duration) -> Result<Delivery, LoadError> {
         let begun = Instant::now();
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         while !state.results.contains_key(&self.next) {
             if state.planner_ended && state.started <= self.next {
                 return Err(LoadError::ReaderLost);
@@ -207,7 +207,7 @@ impl Prefetch {
             if gate == Gate::Lost {
                 return Err(lapsed().into());
             }
-            state = self.shared.lock();
+            state = self.shared.state.lock();
             if gate == Gate::Never {
                 // A later result states the reason.
                 state.results.remove(&self.next);
@@ -240,7 +240,7 @@ impl Prefetch {
     }
 
     pub fn stats(&self) -> PrefetchStats {
-        let state = self.shared.lock();
+        let state = self.shared.state.lock();
         let counters = &self.shared.counters;
         PrefetchStats {
             ready: state.results.values().filter(|result| is_batch(result)).count(),
@@ -286,14 +286,14 @@ impl Consumer {
 
     fn tune(&self) {
         if let Some(choice) = self.shared.tuning.look(&self.shared.counters.meter) {
-            self.shared.lock().prefetch = choice.prefetch as usize;
+            self.shared.state.lock().prefetch = choice.prefetch as usize;
             self.shared.room.notify_all();
         }
     }
 
     /// Records that `batches` shown batches were taken; their slots have `bytes` in total.
     pub fn take(&self, batches: usize, bytes: usize) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         debug_assert!(batches <= state.shown, "only shown batches can be taken");
         state.shown -= batches.min(state.shown);
         state.taken += batches as u64;
@@ -306,7 +306,7 @@ impl Consumer {
 
 impl Drop for Prefetch {
     fn drop(&mut self) {
-        self.shared.lock().stop = true;
+        self.shared.state.lock().stop = true;
         self.stop.store(true, Ordering::Relaxed);
         self.shared.room.notify_all();
         self.shared.unpark();
@@ -314,7 +314,7 @@ impl Drop for Prefetch {
             return;
         };
         let begun = Instant::now();
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         while !state.planner_ended && begun.elapsed() < STOP_WAIT {
             let wait = self.shared.ready.wait_timeout(state, STOP_WAIT);
             state = wait.unwrap_or_else(PoisonError::into_inner).0;

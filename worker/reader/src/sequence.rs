@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, PoisonError};
 use std::time::Duration;
 
 use shardfeed_handoff::SlotPool;
 use shardfeed_pipeline::{Batch, BatchTooLarge, ChunkPool, Reading, Room};
 use shardfeed_plan::Planned;
-use shardfeed_source::LoadError;
+use shardfeed_source::{LoadError, Lock};
 
 use crate::dynamic::GrantFeed;
 use crate::records::stream::ReadCounters;
@@ -46,7 +46,7 @@ pub enum Delivery<B = Box<Delivered>> {
 
 #[derive(Debug)]
 pub(crate) struct BatchSequence {
-    pub(crate) state: Mutex<SequenceState>,
+    pub(crate) state: Lock<SequenceState>,
     /// A batch became ready, or the planner ended.
     pub(crate) ready: Condvar,
     /// A batch was taken, or the planner is to stop.
@@ -83,13 +83,8 @@ pub(crate) struct SequenceState {
 }
 
 impl BatchSequence {
-    pub(crate) fn lock(&self) -> MutexGuard<'_, SequenceState> {
-        // Every change of the state is complete when the lock is released, also by a panic.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(crate) fn finish(&self, place: u64, result: Result<Delivery, LoadError>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let bytes = match &result {
             Ok(Delivery::Batch(delivered)) => delivered.batch.slot.size_bytes(),
             _ => 0,
@@ -106,7 +101,7 @@ impl BatchSequence {
 
     /// Waits until one more batch may be started; `None` to stop.
     pub(crate) fn begin(self: &Arc<Self>) -> Option<Ticket> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         loop {
             let ahead = (state.started - state.taken) as usize;
             if state.stop {
@@ -134,7 +129,7 @@ impl BatchSequence {
 
     /// Resumes batches that wait for memory, as far as there is some.
     pub(crate) fn unpark(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let taken = state.taken;
         while let Some((&place, parked)) = state.parked.first_key_value() {
             let bytes = parked.bytes;
@@ -144,7 +139,7 @@ impl BatchSequence {
             let parked = state.parked.remove(&place).expect("just seen");
             drop(state);
             (parked.go_on)();
-            state = self.lock();
+            state = self.state.lock();
         }
     }
 }
@@ -183,7 +178,7 @@ impl Ticket {
     ///
     /// # Errors  It will never fit.
     pub(crate) fn has_room(&self, bytes: usize) -> Result<bool, BatchTooLarge> {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let (taken, size) = (state.taken, SlotPool::slot_bytes(bytes));
         state.budget.check(bytes)?;
         let fits = state.stop || state.budget.fits(self.place, size, taken);
@@ -199,7 +194,7 @@ impl Ticket {
         let (shared, place) = (Arc::clone(&self.shared), self.place);
         move |go_on| {
             let parked = Parked { bytes: SlotPool::slot_bytes(bytes), go_on };
-            shared.lock().parked.insert(place, parked);
+            shared.state.lock().parked.insert(place, parked);
             // Memory may have been released since the request.
             shared.unpark();
         }
@@ -229,7 +224,7 @@ mod tests {
         let state =
             SequenceState { prefetch: 3, reading: Some(reading), ..SequenceState::default() };
         Arc::new(BatchSequence {
-            state: Mutex::new(state),
+            state: Lock::new(state),
             ready: Condvar::new(),
             room: Condvar::new(),
             counters: Arc::default(),
@@ -242,7 +237,7 @@ mod tests {
     #[test]
     fn the_first_batch_has_the_computing_threads_for_itself() {
         let shared = shared(Reading::Hold { chunk_bytes: 1, primed_max: 1 });
-        shared.lock().budget.bound(1 << 20, 1, 1 << 20);
+        shared.state.lock().budget.bound(1 << 20, 1, 1 << 20);
         let first = shared.begin().unwrap();
         let is_finished = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -252,8 +247,8 @@ mod tests {
                 others
             });
             // Enough time for the other thread to continue if it were not blocked.
-            (0..10_000).for_each(|_| drop(shared.lock()));
-            assert_eq!(shared.lock().started, 1);
+            (0..10_000).for_each(|_| drop(shared.state.lock()));
+            assert_eq!(shared.state.lock().started, 1);
             is_finished.store(true, Ordering::Release);
             first.finish(Err(LoadError::Interrupted));
             drop(others.join().unwrap());
@@ -263,9 +258,9 @@ mod tests {
     #[test]
     fn batches_that_wait_for_storage_are_begun_together() {
         let shared = shared(Reading::Locate);
-        shared.lock().budget.bound(1 << 20, 1, 1 << 20);
+        shared.state.lock().budget.bound(1 << 20, 1, 1 << 20);
         let tickets = [shared.begin().unwrap(), shared.begin().unwrap(), shared.begin().unwrap()];
-        assert_eq!(shared.lock().started, 3);
+        assert_eq!(shared.state.lock().started, 3);
         drop(tickets);
     }
 }

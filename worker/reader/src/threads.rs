@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, MutexGuard, OnceLock};
 
-use shardfeed_source::PerProcess;
+use shardfeed_source::{Lock, PerProcess};
 
 /// Requested number of computing threads; 0: none was requested.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
@@ -30,7 +30,7 @@ struct Shares {
     threads: BTreeMap<u64, usize>,
 }
 
-static SHARES: Mutex<Shares> = Mutex::new(Shares { process: 0, next: 0, threads: BTreeMap::new() });
+static SHARES: Lock<Shares> = Lock::new(Shares { process: 0, next: 0, threads: BTreeMap::new() });
 
 /// A loader's part of the computing threads; any free thread works for any loader.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub(crate) struct Share {
 
 impl Share {
     fn lock() -> MutexGuard<'static, Shares> {
-        let mut shares = SHARES.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shares = SHARES.lock();
         if shares.process != std::process::id() {
             // After a fork the parent's loaders do not exist.
             (shares.process, shares.threads) = (std::process::id(), BTreeMap::new());

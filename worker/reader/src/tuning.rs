@@ -1,9 +1,10 @@
 //! Application of the settings that are chosen while batches flow.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use shardfeed_pipeline::{Account, Choice, Range, Reasons, Spent, Tuner};
+use shardfeed_source::Lock;
 
 use crate::io_pool::IoPool;
 use crate::meter::Meter;
@@ -28,7 +29,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 pub(crate) struct Tuning {
     io: Arc<IoPool>,
     share: Share,
-    state: Mutex<TuningState>,
+    state: Lock<TuningState>,
 }
 
 #[derive(Debug)]
@@ -60,12 +61,7 @@ impl Tuning {
         let share = Share::new(tuner.choice().computing as usize);
         let io = Arc::new(IoPool::new(reading)?);
         let state = TuningState { tuner, looked: Instant::now() };
-        Ok(Self { io, share, state: Mutex::new(state) })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, TuningState> {
-        // Every change of the state is complete when the lock is released, also by a panic.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        Ok(Self { io, share, state: Lock::new(state) })
     }
 
     /// Returns the threads that wait for storage.
@@ -74,18 +70,18 @@ impl Tuning {
     }
 
     pub(crate) fn choice(&self) -> (Choice, Reasons) {
-        let state = self.lock();
+        let state = self.state.lock();
         (state.tuner.choice(), state.tuner.reasons())
     }
 
     /// Bounds the number of batches ahead to what the memory budget holds.
     pub(crate) fn fit_prefetch(&self, most: usize) {
-        self.lock().tuner.fit_prefetch(most as u64);
+        self.state.lock().tuner.fit_prefetch(most as u64);
     }
 
     /// Reviews the settings if it is time; returns them if they changed.
     pub(crate) fn look(&self, meter: &Meter) -> Option<Choice> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.looked.elapsed() < LOOK_EVERY {
             return None;
         }

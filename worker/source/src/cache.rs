@@ -16,7 +16,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crc_fast::crc32_iscsi;
@@ -29,6 +29,7 @@ use crate::cache::object_log::{ObjectLog, OpenLogs};
 use crate::cache::shared_index::SharedIndex;
 use crate::error::LoadError;
 use crate::looks::file_state::Inode;
+use crate::shared::Lock;
 
 /// First bytes of a cache file; the number is the version of the format.
 const MAGIC: &[u8] = b"shardfeed index 4\n";
@@ -348,9 +349,9 @@ pub(crate) fn warn(path: &Path, action: &'static str, error: &io::Error) {
 
 /// Warns once for each folder about a failed action, with its consequence.
 fn warn_of(path: &Path, action: &'static str, error: &io::Error, cost: &'static str) {
-    static WARNED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    static WARNED: Lock<BTreeSet<PathBuf>> = Lock::new(BTreeSet::new());
     let folder = path.parent().unwrap_or(path).to_path_buf();
-    if WARNED.lock().unwrap_or_else(PoisonError::into_inner).insert(folder) {
+    if WARNED.lock().insert(folder) {
         tracing::warn!("{}: cannot {action}: {error}; {cost}", path.display());
     }
 }

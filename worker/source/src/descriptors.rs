@@ -2,10 +2,12 @@
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Once, Weak};
 
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::shared::Lock;
 
 /// Value to which the soft limit is raised, or to the hard limit if that is lower. The soft limit
 /// exists for programs that use `select`, which this one does not.
@@ -22,7 +24,7 @@ const EACH_MIN: usize = 4;
 /// Number of shards that each loader may hold open now.
 static EACH: AtomicUsize = AtomicUsize::new(EACH_MIN);
 
-static LOADERS: Mutex<Loaders> = Mutex::new(Loaders { process: 0, all: Vec::new() });
+static LOADERS: Lock<Loaders> = Lock::new(Loaders { process: 0, all: Vec::new() });
 
 struct Loaders {
     process: u32,
@@ -51,7 +53,7 @@ pub fn limit() -> usize {
 }
 
 fn lock() -> MutexGuard<'static, Loaders> {
-    let mut loaders = LOADERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut loaders = LOADERS.lock();
     if loaders.process != std::process::id() {
         // After a fork the parent's loaders do not exist.
         (loaders.process, loaders.all) = (std::process::id(), Vec::new());
@@ -115,11 +117,11 @@ fn close_some() -> usize {
 mod tests {
     use super::*;
 
-    struct Loader(Mutex<usize>);
+    struct Loader(Lock<usize>);
 
     impl Closing for Loader {
         fn close_some(&self) -> usize {
-            let mut open = self.0.lock().unwrap();
+            let mut open = self.0.lock();
             let closed = open.div_ceil(2);
             *open -= closed;
             closed
@@ -128,14 +130,14 @@ mod tests {
 
     #[test]
     fn what_finds_no_descriptor_is_tried_again_while_there_is_something_to_close() {
-        let loader = Arc::new(Loader(Mutex::new(5)));
+        let loader = Arc::new(Loader(Lock::new(5)));
         add(&loader);
         let short = || io::Error::from_raw_os_error(Errno::MFILE.raw_os_error());
         let mut tries = 0;
         let opened = with(
             || {
                 tries += 1;
-                let is_closed = *loader.0.lock().unwrap() == 0;
+                let is_closed = *loader.0.lock() == 0;
                 is_closed.then_some(()).ok_or_else(short)
             },
             is_short,

@@ -6,7 +6,7 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use shardfeed_pipeline::{OperatorFault, REMOTE_CHUNKS_AHEAD, RowError, RowFault};
 use shardfeed_tfrecord::{Compression, DataCrcMismatch, ReadError, ReadErrorKind};
@@ -16,6 +16,7 @@ use crate::descriptors::{self, Closing};
 use crate::error::LoadError;
 use crate::looks::file_state::{forget, stamp, stamp_of};
 use crate::remote::{Reach, RemoteFile, RemoteObject, Stop, is_remote};
+use crate::shared::Lock;
 use crate::storage_meter::StorageMeter;
 
 /// Opens files on demand and closes the least recently used ones. The number of open descriptors is
@@ -23,33 +24,23 @@ use crate::storage_meter::StorageMeter;
 #[derive(Debug)]
 pub struct Files {
     dataset: Arc<Dataset>,
-    open: Arc<OpenFiles>,
+    open: Arc<Lock<OpenFiles>>,
     /// Stores of the shards, each from a shard ordinal on; `None`: local files.
     remote: Vec<(u32, Option<Reach>)>,
     stop: Stop,
     meter: Arc<StorageMeter>,
     /// Compressed shards that were removed from the caches, as a checksum did not match.
-    doubted: Mutex<BTreeSet<u32>>,
+    doubted: Lock<BTreeSet<u32>>,
 }
 
 /// Open shards, and the time of last use of each.
 #[derive(Debug, Default)]
-struct OpenFiles(Mutex<OpenTable>);
-
-#[derive(Debug, Default)]
-struct OpenTable {
+struct OpenFiles {
     files: BTreeMap<u32, (Arc<File>, u64)>,
     clock: u64,
 }
 
 impl OpenFiles {
-    fn lock(&self) -> MutexGuard<'_, OpenTable> {
-        // Every change is complete when the lock is released, also by a panic.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl OpenTable {
     /// Removes the least recently used file.
     fn oldest(&mut self) -> Option<Arc<File>> {
         let (&oldest, _) = self.files.iter().min_by_key(|(_, (_, used))| *used)?;
@@ -57,7 +48,7 @@ impl OpenTable {
     }
 }
 
-impl Closing for OpenFiles {
+impl Closing for Lock<OpenFiles> {
     fn close_some(&self) -> usize {
         let mut open = self.lock();
         let closed = open.files.len().div_ceil(2);
@@ -99,9 +90,9 @@ impl Files {
                     .collect::<Result<_, LoadError>>()?
             }
         };
-        let open: Arc<OpenFiles> = Arc::default();
+        let open: Arc<Lock<OpenFiles>> = Arc::default();
         descriptors::add(&open);
-        Ok(Self { dataset, open, remote, stop, meter, doubted: Mutex::default() })
+        Ok(Self { dataset, open, remote, stop, meter, doubted: Lock::default() })
     }
 
     /// Returns the store of a shard, if it has one.
@@ -162,7 +153,7 @@ impl Files {
         if self.dataset.files()[shard as usize].compression == Compression::None {
             return self.doubt_range(shard, range);
         }
-        let mut doubted = self.doubted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut doubted = self.doubted.lock();
         if doubted.insert(shard) {
             self.doubt(shard);
         }

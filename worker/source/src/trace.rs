@@ -4,12 +4,14 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use rustix::time::{ClockId, clock_gettime};
 use shardfeed_tfrecord::NewFile;
+
+use crate::shared::Lock;
 
 /// Maximum number of recorded spans; later ones are only counted. They use 11 MB, enough for some
 /// hundreds of seconds of a busy loader.
@@ -19,8 +21,8 @@ const SPANS_MAX: usize = 1 << 17;
 pub const NONE: (&str, u64) = ("", 0);
 
 static IS_ON: AtomicBool = AtomicBool::new(false);
-static RECORDING: Mutex<Recording> =
-    Mutex::new(Recording { spans: Vec::new(), threads: BTreeMap::new(), lost: 0 });
+static RECORDING: Lock<Recording> =
+    Lock::new(Recording { spans: Vec::new(), threads: BTreeMap::new(), lost: 0 });
 static ORIGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
 /// Start of the recording, in the time of [`now_ns`].
 static STARTED_NS: AtomicU64 = AtomicU64::new(0);
@@ -43,14 +45,9 @@ struct Recorded {
     took_ns: u64,
 }
 
-fn lock() -> MutexGuard<'static, Recording> {
-    // Every change of the recording is complete when the lock is released, also by a panic.
-    RECORDING.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Starts recording; `false` if a recording is already in progress.
 pub fn start() -> bool {
-    let mut recording = lock();
+    let mut recording = RECORDING.lock();
     if IS_ON.load(Ordering::Relaxed) {
         return false;
     }
@@ -65,7 +62,7 @@ pub fn start() -> bool {
 /// Stops recording and discards the spans.
 pub fn stop() {
     IS_ON.store(false, Ordering::Relaxed);
-    let mut recording = lock();
+    let mut recording = RECORDING.lock();
     recording.spans = Vec::new();
     recording.threads.clear();
 }
@@ -119,7 +116,7 @@ fn record(name: &'static str, numbers: Numbers, begun_ns: u64) {
     }
     let now = now_ns();
     let thread = rustix::thread::gettid().as_raw_nonzero().get();
-    let mut recording = lock();
+    let mut recording = RECORDING.lock();
     if recording.spans.len() >= SPANS_MAX {
         recording.lost += 1;
         return;
@@ -134,7 +131,7 @@ fn record(name: &'static str, numbers: Numbers, begun_ns: u64) {
 /// Returns the spans recorded so far, in the format of Perfetto and chrome://tracing.
 /// - `process`: process name in the timeline.
 pub fn to_json(process: &str) -> String {
-    let recording = lock();
+    let recording = RECORDING.lock();
     let mut spans = recording.spans.clone();
     let (threads, lost) = (recording.threads.clone(), recording.lost);
     drop(recording);

@@ -1,8 +1,8 @@
 //! The `Control` port over gRPC.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use shardfeed_pipeline::Account;
@@ -16,6 +16,7 @@ use shardfeed_reader::{
     Skipped, Waiting, traced,
 };
 use shardfeed_socket::Peer;
+use shardfeed_source::Lock;
 use tokio::task::JoinHandle;
 
 use crate::cluster::runtime::runtime;
@@ -60,22 +61,22 @@ const REGISTER_ROUNDS_MAX: usize = 16;
 pub struct GrpcControl {
     session: Arc<Session>,
     /// Served ranks by job and rank.
-    served: Mutex<BTreeMap<(String, u64), Arc<Served>>>,
+    served: Lock<BTreeMap<(String, u64), Arc<Served>>>,
     leases: AtomicU64,
     /// Final reports being sent, by job and rank.
-    ending: Mutex<BTreeMap<(String, u64), JoinHandle<()>>>,
+    ending: Lock<BTreeMap<(String, u64), JoinHandle<()>>>,
     /// Ranks that were released before their moves were reported to the coordinator.
-    left: Mutex<BTreeMap<(String, u64), Arc<Served>>>,
+    left: Lock<BTreeMap<(String, u64), Arc<Served>>>,
 }
 
 impl GrpcControl {
     pub fn new(session: Arc<Session>) -> Self {
         Self {
             session,
-            served: Mutex::default(),
+            served: Lock::default(),
             leases: AtomicU64::new(0),
-            ending: Mutex::default(),
-            left: Mutex::default(),
+            ending: Lock::default(),
+            left: Lock::default(),
         }
     }
 
@@ -83,13 +84,8 @@ impl GrpcControl {
         &self.session
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(String, u64), Arc<Served>>> {
-        // Every change of the map is complete when the lock is released, also by a panic.
-        self.served.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn find(&self, lease: &Lease) -> Option<Arc<Served>> {
-        let served = self.lock().get(&(lease.job.to_string(), lease.rank)).cloned();
+        let served = self.served.lock().get(&(lease.job.to_string(), lease.rank)).cloned();
         served.filter(|served| served.serial == lease.serial)
     }
 
@@ -128,7 +124,7 @@ impl GrpcControl {
         let served = Served::new(request.clone(), serial, moves, state);
         let key = (request.job.clone(), request.rank);
         let shared = self.session.shared();
-        if let Some(before) = self.lock().insert(key, Arc::clone(&served)) {
+        if let Some(before) = self.served.lock().insert(key, Arc::clone(&served)) {
             shared.unserve(&before);
         }
         shared.serve(Arc::clone(&served));
@@ -208,24 +204,19 @@ impl GrpcControl {
     /// Returns the unreported moves of this loader up to `generation`.
     fn untold(&self, request: &LeaseRequest, generation: u64) -> (Option<Arc<Served>>, Moves) {
         let key = (request.job.clone(), request.rank);
-        let before = self.left().remove(&key).filter(|before| {
+        let before = self.left.lock().remove(&key).filter(|before| {
             before.request.trainer == request.trainer && before.lock().generation == generation
         });
         let moves = before.as_ref().map(|before| Arc::clone(&before.moves)).unwrap_or_default();
         (before, moves)
     }
 
-    fn left(&self) -> MutexGuard<'_, BTreeMap<(String, u64), Arc<Served>>> {
-        // Every change of the map is complete when the lock is released, also by a panic.
-        self.left.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// If another loader served this rank here, sends its final report before the new loader
     /// replaces it, so that the coordinator compares with its actual position.
     fn settle(&self, request: &LeaseRequest, patience: Duration) {
         let key = (request.job.clone(), request.rank);
-        let ending = self.ending().remove(&key);
-        let before = self.lock().get(&key).cloned();
+        let ending = self.ending.lock().remove(&key);
+        let before = self.served.lock().get(&key).cloned();
         // The coordinator refuses another user's start, which must not end this loader.
         let before = before.filter(|before| {
             before.request.trainer != request.trainer
@@ -256,17 +247,12 @@ impl GrpcControl {
 
     /// Waits until the final reports of ended ranks are sent, at most [`LAST_WORDS_WAIT`].
     fn tell_rest(&self) {
-        let ending = std::mem::take(&mut *self.ending());
+        let ending = std::mem::take(&mut *self.ending.lock());
         runtime().block_on(async {
             let all = futures::future::join_all(ending.into_values());
             // A later start of these ranks reports the rest.
             let _ = tokio::time::timeout(LAST_WORDS_WAIT, all).await;
         });
-    }
-
-    fn ending(&self) -> MutexGuard<'_, BTreeMap<(String, u64), JoinHandle<()>>> {
-        // Every change of the map is complete when the lock is released, also by a panic.
-        self.ending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -368,7 +354,7 @@ impl Control for GrpcControl {
             }
             Intent::Move { .. } => self.settle(request, LAST_WORD_WAIT),
             Intent::Start { .. } => {
-                drop(self.left().remove(&(request.job.clone(), request.rank)));
+                drop(self.left.lock().remove(&(request.job.clone(), request.rank)));
                 self.settle(request, LAST_WORD_WAIT);
             }
         }
@@ -473,7 +459,7 @@ impl Control for GrpcControl {
         let reporting = shared.reporting(&lease.job, lease.rank);
         shared.unserve(&served);
         if served.lock().fencing == 0 {
-            let mut left = self.left();
+            let mut left = self.left.lock();
             if left.len() >= LEFT_MAX {
                 left.pop_first();
             }
@@ -485,13 +471,13 @@ impl Control for GrpcControl {
                 let _reporting = reporting;
                 told.await;
             });
-            let mut ending = self.ending();
+            let mut ending = self.ending.lock();
             ending.retain(|_, told| !told.is_finished());
             ending.insert(key.clone(), told);
         }
         // Last, so that a start that does not find the rank here finds its final report in
         // progress.
-        let mut ranks = self.lock();
+        let mut ranks = self.served.lock();
         if ranks.get(&key).is_some_and(|other| Arc::ptr_eq(other, &served)) {
             ranks.remove(&key);
         }
@@ -501,7 +487,7 @@ impl Control for GrpcControl {
         // A locked list is being reported.
         let untold =
             |served: &Arc<Served>| served.moves.try_lock().map_or(true, |moves| !moves.is_empty());
-        self.lock().values().any(untold) || self.left().values().any(untold)
+        self.served.lock().values().any(untold) || self.left.lock().values().any(untold)
     }
 
     fn latest(&self, job: &str, waiting: Waiting<'_>) -> Result<Option<LoaderState>, ControlError> {

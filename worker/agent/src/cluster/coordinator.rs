@@ -7,8 +7,8 @@ mod tour;
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use shardfeed_proto::coordinator::v1::Context;
@@ -16,7 +16,7 @@ use shardfeed_proto::coordinator::v1::admin_service_client::AdminServiceClient;
 use shardfeed_proto::coordinator::v1::worker_service_client::WorkerServiceClient;
 use shardfeed_proto::{COORDINATOR_PROTOCOL, ErrorKind, WireError};
 use shardfeed_reader::{ControlError, Waiting};
-use shardfeed_source::jittered;
+use shardfeed_source::{Lock, jittered};
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status};
@@ -96,9 +96,9 @@ struct Inner {
     principal: String,
     timeout: Duration,
     credentials: Credentials,
-    route: Mutex<Route>,
+    route: Lock<Route>,
     /// Id of the expected cluster, or of the first one that answered.
-    cluster_id: Mutex<Option<String>>,
+    cluster_id: Lock<Option<String>>,
 }
 
 /// Knowledge about the nodes.
@@ -153,8 +153,8 @@ impl Coordinator {
             Whereabouts::Listed(_) => place.find().ok(),
             Whereabouts::File(_) => None,
         };
-        let route = Mutex::new(Route { found, ..Route::default() });
-        let cluster_id = Mutex::new(cluster_id);
+        let route = Lock::new(Route { found, ..Route::default() });
+        let cluster_id = Lock::new(cluster_id);
         let inner = Inner { place, principal, timeout, credentials, route, cluster_id };
         Self { inner: Arc::new(inner) }
     }
@@ -166,7 +166,7 @@ impl Coordinator {
 
     /// Returns the addresses; `None`: the file of addresses was not read yet.
     pub fn addresses(&self) -> Option<Addresses> {
-        Some(self.inner.lock().found.as_ref()?.addresses.clone())
+        Some(self.inner.route.lock().found.as_ref()?.addresses.clone())
     }
 
     /// Returns the time that calls wait for an answer.
@@ -180,17 +180,17 @@ impl Coordinator {
 
     /// Returns the node that answered last, or is reported to lead.
     pub fn leader(&self) -> Option<Address> {
-        self.inner.lock().leader.clone()
+        self.inner.route.lock().leader.clone()
     }
 
     /// Returns the id of the expected cluster, or of the first one that answered.
     pub fn cluster_id(&self) -> Option<String> {
-        self.inner.cluster_id.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.inner.cluster_id.lock().clone()
     }
 
     /// Rejects other clusters from now on.
     pub(crate) fn expect_cluster(&self, id: &str) {
-        let mut known = self.inner.cluster_id.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.inner.cluster_id.lock();
         known.get_or_insert_with(|| id.to_owned());
     }
 
@@ -224,7 +224,7 @@ impl Coordinator {
                 return end;
             }
         }
-        self.inner.lock().failed += 1;
+        self.inner.route.lock().failed += 1;
         Err(said.to_wire())
     }
 
@@ -294,7 +294,7 @@ impl Coordinator {
                 return Err(said.into());
             }
             let Some(address) = tour.next() else {
-                inner.lock().failed += 1;
+                inner.route.lock().failed += 1;
                 if patience == Patience::IfSomebodyIsThere && said.is_nowhere() {
                     return Err(said.into());
                 }
@@ -360,17 +360,12 @@ impl Coordinator {
 }
 
 impl Inner {
-    fn lock(&self) -> MutexGuard<'_, Route> {
-        // Every change of the route is complete when the lock is released, also by a panic.
-        self.route.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Begins a round; also returns why the addresses are unknown, if they are. A file of addresses
     /// is read on first use, and again after a failed round, as the nodes may have moved.
     async fn set_out(self: Arc<Self>) -> (Tour, Option<String>) {
         let mut unread = None;
         let is_to_read = {
-            let route = self.lock();
+            let route = self.route.lock();
             let is_file = matches!(self.place, Whereabouts::File(_));
             is_file && (route.found.is_none() || route.failed > 0)
         };
@@ -382,7 +377,7 @@ impl Inner {
                 Ok(Err(error)) => Err(error.to_string()),
                 Err(_) => Err(format!("cannot read {}: its disk does not answer", self.place)),
             };
-            let mut route = self.lock();
+            let mut route = self.route.lock();
             match read {
                 Ok(found) => route.found = Some(found),
                 // The previous contents may still be valid.
@@ -390,14 +385,14 @@ impl Inner {
                 Err(reason) => unread = Some(reason),
             }
         }
-        let route = self.lock();
+        let route = self.route.lock();
         let listed = route.found.as_ref().map(|found| &found.addresses);
         (Tour::new(route.leader.clone(), listed), unread)
     }
 
     /// Returns the cluster id in the file of addresses.
     fn named_cluster(&self) -> Option<String> {
-        self.lock().found.as_ref()?.cluster_id.clone()
+        self.route.lock().found.as_ref()?.cluster_id.clone()
     }
 
     /// Records the outcome of an attempt; returns the end of the call, `None`: another address, or a
@@ -419,7 +414,7 @@ impl Inner {
             Err(Unanswered::Refused(error)) => return Some(Err(self.refused(address, error))),
             Err(Unanswered::Said(reply)) => reply,
         };
-        let mut route = self.lock();
+        let mut route = self.route.lock();
         if route.leader.as_ref() == Some(address) {
             route.leader = None;
         }
@@ -436,18 +431,18 @@ impl Inner {
     fn is_outdated(&self, error: &WireError) -> bool {
         error.kind == ErrorKind::WrongCluster
             && matches!(self.place, Whereabouts::File(_))
-            && self.cluster_id.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+            && self.cluster_id.lock().is_none()
     }
 
     fn is_one(&self) -> bool {
-        self.lock().found.as_ref().is_none_or(|found| found.addresses.is_one())
+        self.route.lock().found.as_ref().is_none_or(|found| found.addresses.is_one())
     }
 
     fn attempt_limit(&self, most: Duration) -> Duration {
         match self.is_one() {
             true => most,
             false => {
-                let route = self.lock();
+                let route = self.route.lock();
                 let first = ATTEMPT_FIRST.max(route.answers_take.saturating_mul(ATTEMPT_ANSWERS));
                 first.saturating_mul(1 << route.failed.min(8)).min(most)
             }
@@ -455,7 +450,7 @@ impl Inner {
     }
 
     fn clients(&self, address: &Address) -> Clients {
-        let mut route = self.lock();
+        let mut route = self.route.lock();
         if let Some((_, clients)) = route.known.iter().find(|(known, _)| known == address) {
             return clients.clone();
         }
@@ -474,7 +469,7 @@ impl Inner {
     }
 
     fn answered(&self, address: &Address, took: Duration) {
-        let mut route = self.lock();
+        let mut route = self.route.lock();
         route.failed = 0;
         route.answers_take = took.max(route.answers_take / 2);
         if route.leader.as_ref() != Some(address) {

@@ -1,6 +1,6 @@
 //! A rank that this worker serves, as its session knows it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
 
 use shardfeed_pipeline::Account;
@@ -8,6 +8,7 @@ use shardfeed_plan::{Mode, Segment};
 use shardfeed_proto::WireError;
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_reader::{LeaseRequest, LeaseUpdate, Notifier, account_to, lapsed};
+use shardfeed_source::Lock;
 use tokio::sync::Mutex as AsyncMutex;
 
 use crate::cluster::report::RankReport;
@@ -19,9 +20,9 @@ pub(crate) struct Served {
     /// Number of this lease among those of its control.
     pub(crate) serial: u64,
     pub(crate) moves: Moves,
-    state: Mutex<ServedState>,
+    state: Lock<ServedState>,
     /// Notifier for the events of its lease.
-    bell: Mutex<Option<Notifier>>,
+    bell: Lock<Option<Notifier>>,
 }
 
 /// Provisional moves, oldest first; locked while they are reported to the coordinator.
@@ -68,13 +69,12 @@ impl Served {
         moves: Moves,
         state: ServedState,
     ) -> Arc<Self> {
-        let (state, bell) = (Mutex::new(state), Mutex::default());
+        let (state, bell) = (Lock::new(state), Lock::default());
         Arc::new(Self { request, serial, moves, state, bell })
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, ServedState> {
-        // Every change of the state is complete when the lock is released, also by a panic.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub(crate) fn lease(&self) -> wire::Lease {
@@ -87,11 +87,11 @@ impl Served {
     }
 
     pub(crate) fn watch(&self, bell: Notifier) {
-        *self.bell.lock().unwrap_or_else(PoisonError::into_inner) = Some(bell);
+        *self.bell.lock() = Some(bell);
     }
 
     pub(crate) fn ring(&self, news: LeaseUpdate) {
-        let bell = self.bell.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let bell = self.bell.lock().clone();
         if let Some(bell) = bell {
             bell.ring(news);
         }

@@ -6,7 +6,7 @@ mod reporting;
 mod skipped;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, PoisonError};
 use std::time::Duration;
 
 use shardfeed_pipeline::{JPEG_LIBRARY, PIXEL_CONTRACT};
@@ -15,7 +15,7 @@ use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::{ErrorKind, WireError, intent_to, left_out_to};
 use shardfeed_reader::{ControlError, LeaseRequest, LeaseTime, Waiting};
 use shardfeed_socket::Peer;
-use shardfeed_source::{DataRoots, jittered};
+use shardfeed_source::{DataRoots, Lock, jittered};
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 
 use crate::cluster::confirmed::Confirmed;
@@ -64,7 +64,7 @@ pub(crate) struct SharedSession {
     pub(crate) coordinator: Coordinator,
     info: WorkerInfo,
     incarnation: String,
-    state: Mutex<SessionState>,
+    state: Lock<SessionState>,
     /// The session was joined or refused, or there is something to scan.
     changed: Condvar,
     /// There is something to report to the coordinator now.
@@ -105,7 +105,7 @@ impl Session {
             coordinator,
             info,
             incarnation: new_id(),
-            state: Mutex::default(),
+            state: Lock::default(),
             changed: Condvar::new(),
             wake: Notify::new(),
             confirming: AsyncMutex::default(),
@@ -116,7 +116,7 @@ impl Session {
 
     /// Leaves the cluster, and waits at most `patience` until the coordinator confirms it.
     pub fn leave(&self, patience: Duration) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         state.closing = true;
         self.shared.wake.notify_one();
         let staying = |state: &mut SessionState| !state.has_left;
@@ -135,7 +135,7 @@ impl Session {
     ///
     /// # Errors  It refuses; `waiting` cancels.
     pub fn id(&self, waiting: Waiting<'_>) -> Result<u64, ControlError> {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         loop {
             if let Some(id) = state.id {
                 return Ok(id);
@@ -157,41 +157,41 @@ impl Session {
 
     /// Returns why the coordinator refuses this worker, if it does.
     pub(crate) fn refusal(&self) -> Option<WireError> {
-        let state = self.shared.lock();
+        let state = self.shared.state.lock();
         state.refused.clone().filter(|_| state.id.is_none())
     }
 
     /// True if the coordinator wants this worker to hand over its ranks, and leave.
     pub(crate) fn is_draining(&self) -> bool {
-        self.shared.lock().is_draining
+        self.shared.state.lock().is_draining
     }
 
     /// Waits until there may be something to scan, or the scanner should stop.
     pub(crate) fn wait_for_scans(&self) {
         let nothing = |state: &mut SessionState| !state.has_scans;
-        let wait = self.shared.changed.wait_while(self.shared.lock(), nothing);
+        let wait = self.shared.changed.wait_while(self.shared.state.lock(), nothing);
         wait.unwrap_or_else(PoisonError::into_inner).has_scans = false;
     }
 
     /// Notes that there may be something to scan, or that the scanner should stop.
     pub(crate) fn look_for_scans(&self) {
-        self.shared.lock().has_scans = true;
+        self.shared.state.lock().has_scans = true;
         self.shared.changed.notify_all();
     }
 
     /// Returns the listings and scans of this worker's threads.
     pub(crate) fn scans(&self) -> Vec<Arc<RunningScan>> {
-        self.shared.lock().scans.clone()
+        self.shared.state.lock().scans.clone()
     }
 
     /// Adds a listing or scan, whose progress heartbeats report.
     pub(crate) fn add_scan(&self, scan: &Arc<RunningScan>) {
-        self.shared.lock().scans.push(Arc::clone(scan));
+        self.shared.state.lock().scans.push(Arc::clone(scan));
     }
 
     /// Removes a listing or scan whose thread has ended.
     pub(crate) fn remove_scan(&self, scan: &Arc<RunningScan>) {
-        self.shared.lock().scans.retain(|other| !Arc::ptr_eq(other, scan));
+        self.shared.state.lock().scans.retain(|other| !Arc::ptr_eq(other, scan));
     }
 
     /// Returns the folders and URLs below which it reads.
@@ -202,27 +202,22 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.shared.lock().closing = true;
+        self.shared.state.lock().closing = true;
         self.shared.wake.notify_one();
     }
 }
 
 impl SharedSession {
-    fn lock(&self) -> MutexGuard<'_, SessionState> {
-        // Every change of the state is complete when the lock is released, also by a panic.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the time for which samples granted in this session may be delivered without a
     /// confirmation.
     pub(crate) fn good_for(&self) -> Duration {
         let now = LeaseTime::now();
-        self.lock().confirmed.map_or(Duration::ZERO, |confirmed| confirmed.good_for(now))
+        self.state.lock().confirmed.map_or(Duration::ZERO, |confirmed| confirmed.good_for(now))
     }
 
     /// Returns the state of the session and of the served ranks.
     pub(crate) fn report(&self) -> WorkerReport {
-        let state = self.lock();
+        let state = self.state.lock();
         let ranks = state.ranks.iter().map(|served| served.report()).collect();
         let of_job = |(job, skips): (&String, &JobSkips)| (job.clone(), skips.count());
         WorkerReport {
@@ -242,12 +237,12 @@ impl SharedSession {
     }
 
     pub(crate) fn current_id(&self) -> Option<u64> {
-        self.lock().id
+        self.state.lock().id
     }
 
     /// Drops a session that is known to have ended, and joins again.
     pub(crate) fn forget(&self, id: u64) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.id == Some(id) {
             (state.id, state.confirmed) = (None, None);
         }
@@ -256,24 +251,24 @@ impl SharedSession {
     }
 
     pub(crate) fn serve(&self, served: Arc<Served>) {
-        self.lock().ranks.push(served);
+        self.state.lock().ranks.push(served);
         self.wake.notify_one();
     }
 
     pub(crate) fn unserve(&self, served: &Arc<Served>) {
-        self.lock().ranks.retain(|other| !Arc::ptr_eq(other, served));
+        self.state.lock().ranks.retain(|other| !Arc::ptr_eq(other, served));
     }
 
     async fn keep(self: Arc<Self>) {
         loop {
             let (id, closing) = {
-                let state = self.lock();
+                let state = self.state.lock();
                 (state.id, state.closing)
             };
             let pause = match id {
                 _ if closing => {
                     self.leave(id).await;
-                    self.lock().has_left = true;
+                    self.state.lock().has_left = true;
                     return self.changed.notify_all();
                 }
                 None => self.join().await,
@@ -304,7 +299,7 @@ impl SharedSession {
             Ok(joined) => {
                 self.coordinator.expect_cluster(&joined.cluster_id);
                 let heartbeat = Duration::from_millis(joined.heartbeat_ms.max(10));
-                let mut state = self.lock();
+                let mut state = self.state.lock();
                 (state.id, state.has_joined) = (Some(joined.session), true);
                 let ttl = Duration::from_millis(joined.ttl_ms);
                 state.confirmed = Some(Confirmed { sent, ttl });
@@ -326,7 +321,7 @@ impl SharedSession {
             }
             Err(error) => {
                 tracing::error!(%error, "the coordinator refuses this worker");
-                self.lock().refused = Some(error);
+                self.state.lock().refused = Some(error);
                 self.changed.notify_all();
                 REFUSED_PAUSE
             }
@@ -336,7 +331,7 @@ impl SharedSession {
     /// Sends a heartbeat. If it is not answered within the usual pause, the next one is sent
     /// anyway, so that slow answers do not end the session. A late answer still counts.
     async fn renew(self: &Arc<Self>, id: u64) -> Duration {
-        let heartbeat = self.lock().heartbeat.unwrap_or(HEARTBEAT);
+        let heartbeat = self.state.lock().heartbeat.unwrap_or(HEARTBEAT);
         let renewing = runtime().spawn(Arc::clone(self).renew_once(id));
         match tokio::time::timeout(heartbeat, renewing).await {
             Ok(Ok(pause)) => pause,
@@ -356,12 +351,13 @@ impl SharedSession {
             }
         }
         let (ranks, heartbeat) = {
-            let state = self.lock();
+            let state = self.state.lock();
             (state.ranks.clone(), state.heartbeat.unwrap_or(HEARTBEAT))
         };
         let sent = LeaseTime::now();
         let result = self.beat(id, &ranks).await;
-        let is_overtaken = self.lock().confirmed.is_some_and(|confirmed| confirmed.sent > sent);
+        let is_overtaken =
+            self.state.lock().confirmed.is_some_and(|confirmed| confirmed.sent > sent);
         match result {
             Ok(response) => {
                 for verdict in response.verdicts {
@@ -374,7 +370,7 @@ impl SharedSession {
                     ask_back(&ranks, &revocation);
                 }
                 self.end_unknown(response.unlisted);
-                let mut state = self.lock();
+                let mut state = self.state.lock();
                 for ended in &response.ended_scans {
                     state.scans.iter().for_each(|scan| scan.end(ended));
                 }
@@ -421,7 +417,7 @@ impl SharedSession {
             is_confirmed.then(|| served.progress())
         };
         let progress = ranks.iter().filter_map(progress).collect();
-        let scans = self.lock().scans.clone();
+        let scans = self.state.lock().scans.clone();
         let scans =
             scans.iter().filter(|scan| !scan.is_ended()).map(|scan| scan.progress()).collect();
         let request = wire::HeartbeatRequest { context: None, session, ranks: progress, scans };
@@ -430,7 +426,7 @@ impl SharedSession {
 
     /// Requests the leases that are provisional, or ended with an earlier session.
     async fn confirm(&self, id: u64) {
-        let ranks = self.lock().ranks.clone();
+        let ranks = self.state.lock().ranks.clone();
         for served in ranks {
             let (is_open, intent) = {
                 let state = served.lock();
@@ -514,7 +510,7 @@ impl SharedSession {
         while self.report_skipped(session).await {}
         // Ranks whose trainers continue without this worker: their positions are reported before it
         // leaves.
-        let ranks = self.lock().ranks.clone();
+        let ranks = self.state.lock().ranks.clone();
         if !ranks.is_empty()
             && let Err(error) = self.beat(session, &ranks).await
         {
@@ -527,7 +523,7 @@ impl SharedSession {
     }
 
     fn lost(&self, error: &WireError) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         // A refusal is named also where there was no answer before.
         let is_new =
             state.lost.is_none_or(|known| known != error.kind && error.kind != ErrorKind::Retry);

@@ -1,11 +1,11 @@
 //! One memory budget for all ranks that a worker serves.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_socket::Peer;
-use shardfeed_source::is_own;
+use shardfeed_source::{Lock, is_own};
 
 /// Assumed ranks of a host whose launcher does not report their number.
 const RANKS_UNKNOWN: u64 = 2;
@@ -26,7 +26,7 @@ const SHARE_LEAST_BYTES: u64 = 256 << 10;
 #[derive(Clone, Debug)]
 pub(crate) struct Budget {
     total: u64,
-    state: Arc<Mutex<BudgetState>>,
+    state: Arc<Lock<BudgetState>>,
 }
 
 /// Trainer's user that a share is for.
@@ -69,14 +69,14 @@ pub(crate) struct BudgetGuard {
     charged: u64,
     is_equal: bool,
     uid: u32,
-    state: Arc<Mutex<BudgetState>>,
+    state: Arc<Lock<BudgetState>>,
 }
 
 impl Budget {
     pub(crate) fn new(total: u64) -> Self {
         Self {
             total,
-            state: Arc::new(Mutex::new(BudgetState { left: total, users: BTreeMap::new() })),
+            state: Arc::new(Lock::new(BudgetState { left: total, users: BTreeMap::new() })),
         }
     }
 
@@ -87,7 +87,7 @@ impl Budget {
 
     /// Returns the bytes that no rank has.
     pub(crate) fn left(&self) -> u64 {
-        lock(&self.state).left
+        self.state.lock().left
     }
 
     /// Assigns a part of the budget to one rank.
@@ -105,7 +105,7 @@ impl Budget {
         held_bytes: u64,
     ) -> Result<BudgetGuard, WireError> {
         let of = of.into();
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let user = state.users.get(&of.uid).copied().unwrap_or_default();
         // This user may use what other users left, except for a part.
         let found = state.left + user.charged;
@@ -165,14 +165,9 @@ fn equal_bytes(user: UserShares, found: u64, ranks_on_host: u64) -> u64 {
     bytes.min((found - user.charged) / LATER_PART * (LATER_PART - 1))
 }
 
-fn lock(state: &Mutex<BudgetState>) -> MutexGuard<'_, BudgetState> {
-    // Every change of the state is complete when the lock is released, also by a panic.
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Drop for BudgetGuard {
     fn drop(&mut self) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.left += self.charged;
         let user = state.users.entry(self.uid).or_default();
         user.charged -= self.charged;
@@ -219,7 +214,7 @@ mod tests {
         assert_eq!(budget.share(user(3), Some(16 * MIB), 1, 0).unwrap().charged, 24 * MIB);
         drop((second, own));
         assert_eq!(budget.left(), 64 * MIB);
-        assert!(lock(&budget.state).users.is_empty());
+        assert!(budget.state.lock().users.is_empty());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use shardfeed_handoff::{RegionId, SharedSlot, SlotPool};
 use shardfeed_pipeline::Batch;
@@ -10,6 +10,7 @@ use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
 use shardfeed_reader::Delivered;
 use shardfeed_socket::SocketError;
+use shardfeed_source::Lock;
 
 /// Maximum number of skipped records in one message: their reasons are bounded, so a frame holds
 /// many times as many.
@@ -23,7 +24,7 @@ pub(crate) type SendTo<'a> =
 #[derive(Clone, Debug)]
 pub(crate) struct Flight {
     pub(crate) pool: SlotPool,
-    state: Arc<Mutex<FlightState>>,
+    state: Arc<Lock<FlightState>>,
     named: Named,
 }
 
@@ -59,14 +60,9 @@ impl Flight {
         Self { pool: SlotPool::sealed(keep), state: Arc::default(), named }
     }
 
-    fn lock(&self) -> MutexGuard<'_, FlightState> {
-        // Every change of the state is complete when the lock is released, also by a panic.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Begins a new start, which has none of the previous start's batches ahead.
     pub(crate) fn restart(&self) {
-        self.lock().ahead.clear();
+        self.state.lock().ahead.clear();
     }
 
     /// Sends a batch; its slot belongs to the trainer from here on. If there are too many skipped
@@ -82,11 +78,11 @@ impl Flight {
         let Batch { rows, columns, valid, shards, ordinals, mut slot } = batch;
         let handle = slot.region().expect("a worker's slots are sealed");
         let region = handle.id;
-        if !self.lock().told.contains(&region) {
+        if !self.state.lock().told.contains(&region) {
             let bytes = handle.size_bytes as u64;
             let message = wire::Region { region: region.0, bytes };
             send(Message::Region(message), handle.fd)?;
-            self.lock().told.insert(region);
+            self.state.lock().told.insert(region);
             slot.close_descriptor();
         }
         let mut skipped: Vec<_> = skipped.into_iter().map(wire::Skipped::from).collect();
@@ -120,7 +116,7 @@ impl Flight {
                 false => vec![],
             },
         };
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.ahead.push_back(slot.size_bytes());
         state.out.insert(region, slot);
         drop(state);
@@ -132,7 +128,7 @@ impl Flight {
         if retired.is_empty() {
             return Ok(());
         }
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let regions: Vec<_> =
             retired.into_iter().filter(|id| state.told.remove(id)).map(|id| id.0).collect();
         drop(state);
@@ -145,12 +141,12 @@ impl Flight {
     /// Returns the number of batches that were sent and not taken.
     #[cfg(test)]
     pub(crate) fn ahead(&self) -> usize {
-        self.lock().ahead.len()
+        self.state.lock().ahead.len()
     }
 
     /// Records that the trainer took batches; returns their number and bytes.
     pub(crate) fn taken(&self, batches: usize) -> (usize, usize) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let count = batches.min(state.ahead.len());
         (count, state.ahead.drain(..count).sum())
     }
@@ -158,7 +154,7 @@ impl Flight {
     /// Frees slots that the trainer returned.
     pub(crate) fn free(&self, regions: &[u64]) {
         let freed: Vec<_> = {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             regions.iter().filter_map(|&id| state.out.remove(&RegionId(id))).collect()
         };
         drop(freed);
@@ -179,11 +175,11 @@ mod tests {
         let pool = flight.pool.clone();
         let slot = pool.take(4096).unwrap().share();
         let id = slot.region().unwrap().id;
-        flight.lock().out.insert(id, slot);
+        flight.state.lock().out.insert(id, slot);
         // The slot of a returned batch is reused.
         let other = pool.take(4096).unwrap().share();
         let back = other.region().unwrap().id;
-        flight.lock().out.insert(back, other);
+        flight.state.lock().out.insert(back, other);
         flight.free(&[back.0]);
         drop(flight);
         let later: Vec<_> = (0..4).map(|_| pool.take(4096).unwrap().share()).collect();

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use shardfeed_reader::{
     account_to,
 };
 use shardfeed_socket::{Sender, SocketError};
-use shardfeed_source::{LoadError, trace};
+use shardfeed_source::{LoadError, Lock, trace};
 
 use crate::pulse::Pulse;
 use crate::serve::budget::BudgetGuard;
@@ -43,18 +43,18 @@ const UNCONFIRMED: &str =
 /// State of a sending thread: whether it has ended, so that its last message is sent.
 #[derive(Debug, Default)]
 pub(crate) struct FeederDone {
-    is_so: Mutex<bool>,
+    is_so: Lock<bool>,
     changed: Condvar,
 }
 
 impl FeederDone {
     pub(crate) fn is_so(&self) -> bool {
-        *self.is_so.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.is_so.lock()
     }
 
     /// Waits at most `patience` for the end.
     pub(crate) fn wait(&self, patience: Duration) {
-        let is_so = self.is_so.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_so = self.is_so.lock();
         drop(self.changed.wait_timeout_while(is_so, patience, |is_so| !*is_so));
     }
 }
@@ -64,7 +64,7 @@ struct Ending(Arc<FeederDone>);
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        *self.0.is_so.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *self.0.is_so.lock() = true;
         self.0.changed.notify_all();
     }
 }
@@ -81,8 +81,8 @@ pub(crate) struct Running {
     thread: Option<JoinHandle<()>>,
     pulse: Arc<Pulse>,
     /// Time when the sending thread was first found silent for too long.
-    suspected: Mutex<Option<Instant>>,
-    ended: Arc<Mutex<Option<SendingEnd>>>,
+    suspected: Lock<Option<Instant>>,
+    ended: Arc<Lock<Option<SendingEnd>>>,
     is_kept: bool,
     /// The trainer has reported its final position.
     is_told: bool,
@@ -116,7 +116,7 @@ impl Running {
         let ReadyRank { start, lease, control, hub_stop, prefetch, flight, sender, share } = ready;
         flight.restart();
         let (consumer, stop) = (prefetch.consumer(), Arc::new(AtomicBool::new(false)));
-        let (pulse, ended) = (Arc::new(Pulse::new()), Arc::default());
+        let (pulse, ended) = (Arc::new(Pulse::new()), Arc::<Lock<_>>::default());
         let feeder = Feeder {
             start,
             lease: lease.clone(),
@@ -134,7 +134,7 @@ impl Running {
             .name("shardfeed-send".into())
             .spawn(move || {
                 let _ending = ending;
-                *lock(&end) = Some(feeder.run());
+                *end.lock() = Some(feeder.run());
             })
             .map_err(|source| LoadError::Io { file: "sending threads".into(), source })?;
         let (thread, is_kept) = (Some(thread), false);
@@ -148,7 +148,7 @@ impl Running {
             done,
             thread,
             pulse,
-            suspected: Mutex::new(None),
+            suspected: Lock::new(None),
             ended,
             is_kept,
             is_told: false,
@@ -161,7 +161,7 @@ impl Running {
     pub(crate) fn lost(&self) -> Option<String> {
         // In this order: a thread records the reason before it ends.
         let has_ended = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
-        match lock(&self.ended).clone() {
+        match self.ended.lock().clone() {
             Some(SendingEnd::InOrder) => None,
             Some(SendingEnd::Failed(reason)) => Some(reason),
             None if has_ended => Some("its sending thread panicked".into()),
@@ -176,7 +176,7 @@ impl Running {
     /// True if the sending thread is stuck. After a worker process was suspended, all of its
     /// threads seem silent for a moment; therefore the silence must last.
     fn is_stuck(&self) -> bool {
-        let mut suspected = lock(&self.suspected);
+        let mut suspected = self.suspected.lock();
         if self.pulse.silent() <= STUCK_AFTER {
             *suspected = None;
             return false;
@@ -246,11 +246,6 @@ impl Drop for Running {
             self.control.release(&self.lease, self.is_told);
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A value that is replaced as a whole is complete when the lock is released, also by a panic.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct Feeder {

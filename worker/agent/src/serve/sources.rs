@@ -1,6 +1,6 @@
 //! Datasets that a trainer opened, and the one that its job reads: the only one, or a mixture.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use shardfeed_pipeline::{Schema, ShardSchemas};
 use shardfeed_plan::{DatasetVersion, Digest, JobMixture, SOURCES_MAX};
@@ -8,7 +8,7 @@ use shardfeed_proto::common::v1 as wire;
 use shardfeed_proto::trainer::v1::SideTable;
 use shardfeed_proto::{ErrorKind, WireError, mixture_from};
 use shardfeed_reader::{EncodedSpec, SourceSchemas};
-use shardfeed_source::{Dataset, LoadError, Mixed, OpenSource, SourceVersion};
+use shardfeed_source::{Dataset, LoadError, Lock, Mixed, OpenSource, SourceVersion};
 
 use crate::catalog::Opened;
 
@@ -145,7 +145,7 @@ fn other(what: &str) -> LoadError {
 
 /// Mixtures whose ranks this worker serves, joined once for all trainers that opened the same datasets.
 #[derive(Debug, Default)]
-pub(crate) struct Mixtures(Mutex<Vec<JoinedMixture>>);
+pub(crate) struct Mixtures(Lock<Vec<JoinedMixture>>);
 
 /// Datasets of a mixture, joined.
 #[derive(Debug)]
@@ -180,7 +180,7 @@ impl Mixtures {
     ) -> Result<Arc<Dataset>, LoadError> {
         let digest = mixture.digest();
         // Held while it is joined: other ranks of the host want the same one.
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.lock();
         if let Some(dataset) = known.iter().find_map(|joined| joined.find(digest, sources)) {
             return Ok(dataset);
         }

@@ -1,8 +1,8 @@
 //! A trainer's requests, and the worker's responses.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use shardfeed_pipeline::ShardSchemas;
@@ -19,7 +19,7 @@ use shardfeed_reader::{
     Prefetch, PrefetchOptions, Skipped, slot_row_bytes, traced,
 };
 use shardfeed_socket::{Incoming, Peer, Receiver, Sender, SocketError};
-use shardfeed_source::{Dataset, FileRules, LoadError, OpenProgress, ScanStage, trace};
+use shardfeed_source::{Dataset, FileRules, LoadError, Lock, OpenProgress, ScanStage, trace};
 use shardfeed_tfrecord::CompressionChoice;
 
 use crate::catalog::{Catalog, Opened, SampleSource, Source};
@@ -86,22 +86,17 @@ pub(crate) struct Hub {
 }
 
 /// Threads that send batches, by job and rank.
-pub(crate) type Serving = Mutex<Feeders>;
+pub(crate) type Serving = Lock<Feeders>;
 
 type Feeders = BTreeMap<(Arc<str>, u64), Arc<FeederDone>>;
 
 impl Hub {
     /// Waits until the thread that served this rank has notified its trainer of the replacement.
     fn await_replaced(&self, job: &Arc<str>, rank: u64) {
-        let before = self.serving().remove(&(Arc::clone(job), rank));
+        let before = self.serving.lock().remove(&(Arc::clone(job), rank));
         if let Some(before) = before {
             before.wait(REPLACED_WAIT);
         }
-    }
-
-    fn serving(&self) -> MutexGuard<'_, Feeders> {
-        // Every change of the map is complete when the lock is released, also by a panic.
-        self.serving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_draining(&self) -> bool {
@@ -539,7 +534,7 @@ impl Trainer<'_> {
         let ready = ReadyRank { start, lease, control, hub_stop, prefetch, flight, sender, share };
         let running = Running::begin(ready)?;
         let key = (Arc::clone(&running.lease.job), running.lease.rank);
-        let mut serving = self.hub.serving();
+        let mut serving = self.hub.serving.lock();
         serving.retain(|_, done| !done.is_so());
         serving.insert(key, Arc::clone(&running.done));
         drop(serving);

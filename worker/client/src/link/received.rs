@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use shardfeed_handoff::{BufferRange, Mapping, SharedSlot, SlotPoolStats};
@@ -11,7 +11,7 @@ use shardfeed_pipeline::{Batch, ColumnData, Reading, Schema, Spent};
 use shardfeed_plan::{Planned, Portion, Sample};
 use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_reader::{GrantStats, PrefetchStats, account_from};
-use shardfeed_source::RemoteStats;
+use shardfeed_source::{Lock, RemoteStats};
 
 /// The worker's memory that is mapped here, and the slots to return.
 #[derive(Debug, Default)]
@@ -33,17 +33,12 @@ pub(crate) struct Received {
 /// Slots that were dropped since the last report to the worker.
 #[derive(Debug, Default)]
 struct Returned {
-    regions: Mutex<Vec<u64>>,
+    regions: Lock<Vec<u64>>,
     /// Number of slots that are viewed, or that hold a queued batch.
     out: AtomicUsize,
 }
 
-impl Returned {
-    fn lock(&self) -> MutexGuard<'_, Vec<u64>> {
-        // Each change of the list is complete when the lock is released, even after a panic.
-        self.regions.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl Returned {}
 
 /// Violation of the protocol by the worker, with a description.
 #[derive(Debug, thiserror::Error)]
@@ -77,7 +72,7 @@ impl Regions {
 
     /// Takes the list of slots to return.
     pub(crate) fn take_returned(&self) -> Vec<u64> {
-        std::mem::take(&mut *self.returned.lock())
+        std::mem::take(&mut *self.returned.regions.lock())
     }
 
     /// Returns a batch as a view of its slot.
@@ -118,7 +113,7 @@ impl Regions {
         let (returned, region) = (Arc::clone(&self.returned), batch.region);
         returned.out.fetch_add(1, Ordering::Relaxed);
         let slot = SharedSlot::imported(Arc::clone(mapping), move || {
-            returned.lock().push(region);
+            returned.regions.lock().push(region);
             returned.out.fetch_sub(1, Ordering::Relaxed);
         });
         let rows = batch.rows as usize;

@@ -1,12 +1,12 @@
 //! A rank's list, shared by the thread that claims and the thread that reads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use shardfeed_proto::{ErrorKind, WireError};
-use shardfeed_source::LoadError;
+use shardfeed_source::{LoadError, Lock};
 
 use crate::control::{Claim, Control, ControlError, Grant, Lease, LeaseUpdate, Notifier};
 use crate::dynamic::granted::{Granted, GrantedStep, Lapsed, Upcoming};
@@ -34,7 +34,7 @@ const LOOKAHEAD_GROWTH_MAX: u64 = 16;
 /// State of the epoch, and of the next claim.
 #[derive(Debug)]
 pub(crate) struct GrantFeed {
-    state: Mutex<GrantState>,
+    state: Lock<GrantState>,
     changed: Condvar,
 }
 
@@ -122,18 +122,13 @@ impl GrantFeed {
             has_failed: false,
             stop: false,
         };
-        Self { state: Mutex::new(state), changed: Condvar::new() }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, GrantState> {
-        // Every change of the state is complete when the lock is released, also by a panic.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        Self { state: Lock::new(state), changed: Condvar::new() }
     }
 
     /// Continues with an epoch.
     /// - `lookahead`: target number of samples granted and not begun.
     pub(crate) fn begin_epoch(&self, at: (u64, u64), lookahead: u64) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let next = Granted::new(state.batch_size, at);
         state.before = Some(std::mem::replace(&mut state.granted, next));
         state.lookahead = state.lookahead.max(lookahead);
@@ -147,7 +142,7 @@ impl GrantFeed {
     ///
     /// # Errors  The error that ended the claims; `Interrupted` when stopped.
     pub(crate) fn begin(&self, stop: &AtomicBool) -> Result<NextStep, LoadError> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         loop {
             if let Some(error) = state.error.take() {
                 return Err(error);
@@ -171,7 +166,7 @@ impl GrantFeed {
     /// Waits at most `timeout` until a step may be delivered: until it lies before the horizon.
     pub(crate) fn await_open(&self, (epoch, step): (u64, u64), timeout: Duration) -> Gate {
         let begun = Instant::now();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let mut is_first = true;
         loop {
             let gate = match state.is_open(epoch, step) {
@@ -202,7 +197,7 @@ impl GrantFeed {
     }
 
     pub(crate) fn stats(&self) -> GrantStats {
-        let state = self.lock();
+        let state = self.state.lock();
         let (granted, lookahead) = (state.granted.rest(), state.lookahead);
         GrantStats { granted, lookahead, horizon_waits: state.gated }
     }
@@ -214,7 +209,7 @@ impl GrantFeed {
             let Some(feed) = feed.upgrade() else {
                 return;
             };
-            let mut state = feed.lock();
+            let mut state = feed.state.lock();
             match news {
                 LeaseUpdate::Revoked | LeaseUpdate::Ended => state.is_asked = true,
                 LeaseUpdate::Consumed { epoch, step } => {
@@ -232,7 +227,7 @@ impl GrantFeed {
 
     /// Returns the next claim, when it is due; `None` to stop.
     fn due(&self) -> Option<Claim> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         loop {
             if state.stop || state.error.is_some() {
                 return None;
@@ -257,7 +252,7 @@ impl GrantFeed {
     /// True if a claim in flight is still up to date. A claim that releases samples is never
     /// cancelled: it could overtake the claim sent after it.
     fn is_current(&self, take: &Claim) -> bool {
-        let state = self.lock();
+        let state = self.state.lock();
         if state.stop {
             return false;
         }
@@ -266,7 +261,7 @@ impl GrantFeed {
 
     /// Applies an answer; returns true if the claims continue.
     fn answer(&self, take: &Claim, took: Duration, answer: Result<Grant, ControlError>) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         match answer {
             Ok(grant) => {
                 let is_late = state.is_waiting && take.known > 0 && !grant.pieces.is_empty();
@@ -297,7 +292,7 @@ impl GrantFeed {
     }
 
     fn stop(&self) {
-        self.lock().stop = true;
+        self.state.lock().stop = true;
         self.changed.notify_all();
     }
 }

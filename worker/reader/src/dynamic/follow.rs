@@ -22,7 +22,7 @@ impl Planner {
         let DynamicRank { control, lease, mut groups_of, shuffle, batch_size } = rank;
         let feed = Arc::new(GrantFeed::new(batch_size));
         control.watch(&lease, feed.bell());
-        self.shared.lock().feed = Some(Arc::clone(&feed));
+        self.shared.state.lock().feed = Some(Arc::clone(&feed));
         let _taker = Taker::start(&feed, Arc::clone(&control), lease)?;
         let (mut epoch, mut step) = (self.options.epoch, self.options.step);
         loop {

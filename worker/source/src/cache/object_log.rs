@@ -10,8 +10,8 @@ use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crc_fast::crc32_iscsi;
@@ -19,6 +19,7 @@ use rustix::fs::OFlags;
 use shardfeed_tfrecord::NewFile;
 
 use super::{remove_old_parts, warn};
+use crate::shared::Lock;
 
 /// First bytes of a file; the number is the version of the format.
 const MAGIC: &[u8] = b"shardfeed objects 1\n";
@@ -45,7 +46,7 @@ const OPEN_MAX: usize = 16;
 #[derive(Debug)]
 pub(crate) struct ObjectLog {
     path: PathBuf,
-    known: Mutex<Known>,
+    known: Lock<Known>,
     /// Set by the first error: on a full disk each further attempt would fail, too.
     has_failed: AtomicBool,
 }
@@ -65,12 +66,12 @@ struct Known {
 /// Open files of a process that uses them again and again, such as a worker for each part of a
 /// dataset. The objects of all parts are in them.
 #[derive(Clone, Debug, Default)]
-pub struct OpenLogs(Arc<Mutex<Vec<Arc<ObjectLog>>>>);
+pub struct OpenLogs(Arc<Lock<Vec<Arc<ObjectLog>>>>);
 
 impl OpenLogs {
     /// Returns the file of a path, with the objects that it has now.
     pub(crate) fn get(&self, path: PathBuf) -> Arc<ObjectLog> {
-        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.0.lock();
         let is_it =
             |log: &Arc<ObjectLog>| log.path == path && !log.has_failed.load(Ordering::Relaxed);
         let log = match open.iter().position(is_it).map(|place| open.remove(place)) {
@@ -98,14 +99,14 @@ impl Eq for OpenLogs {}
 impl ObjectLog {
     /// Opens a file, which need not exist.
     pub(crate) fn open(path: PathBuf) -> Self {
-        let log = Self { path, known: Mutex::default(), has_failed: false.into() };
+        let log = Self { path, known: Lock::default(), has_failed: false.into() };
         log.refresh();
         log
     }
 
     /// Reads what other processes appended.
     pub(crate) fn refresh(&self) {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         let read = match opening().read(true).open(&self.path) {
             Ok(file) => known.follow(&Arc::new(file)),
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -123,7 +124,7 @@ impl ObjectLog {
     /// Returns the newest object of a key.
     pub(crate) fn read(&self, key: &str) -> Option<Vec<u8>> {
         let (file, place) = {
-            let known = self.known();
+            let known = self.known.lock();
             (known.file.clone()?, *known.places.get(key)?)
         };
         object_at(&file, place).ok()
@@ -143,7 +144,7 @@ impl ObjectLog {
     }
 
     fn append(&self, objects: impl Iterator<Item = (impl AsRef<str>, Vec<u8>)>) -> io::Result<()> {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         let lock = self.lock(&mut known)?;
         if let Err(error) = known.append(&lock.0, objects) {
             // An incomplete object is cut off before the next ones.
@@ -211,10 +212,6 @@ impl ObjectLog {
         live.file = Some(Arc::new(opening().read(true).open(&self.path)?));
         *known = live;
         Ok(())
-    }
-
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

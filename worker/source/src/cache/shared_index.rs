@@ -11,7 +11,6 @@ use std::fmt;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 use shardfeed_plan::Digest;
 use shardfeed_tfrecord::NewFile;
@@ -23,6 +22,7 @@ use crate::error::LoadError;
 use crate::looks::file_state::Inode;
 use crate::looks::{aside, each};
 use crate::remote::{self, GoOn};
+use crate::shared::Lock;
 
 /// Maximum number of objects that are read and held together.
 pub(crate) const READ_TOGETHER: usize = 256;
@@ -176,8 +176,8 @@ impl SharedIndex {
     /// Writes an object of a dataset that is being opened, which does not fail if the index cannot
     /// be written: the process warns once, and does not try again, as each failure may take minutes.
     pub(crate) fn offer(&self, name: &str, bytes: &[u8], go_on: GoOn<'_>) -> Result<(), LoadError> {
-        static WARNED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-        let warned = || WARNED.lock().unwrap_or_else(PoisonError::into_inner);
+        static WARNED: Lock<BTreeSet<String>> = Lock::new(BTreeSet::new());
+        let warned = || WARNED.lock();
         if !self.is_filling && warned().contains(&self.to_string()) {
             return Ok(());
         }

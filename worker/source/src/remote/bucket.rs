@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
+use std::sync::{Arc, Once, Weak};
 use std::time::Duration;
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
@@ -19,7 +19,7 @@ use super::location::{Location, Scheme};
 use super::profile;
 use super::transport::StoreConnector;
 use crate::error::LoadError;
-use crate::per_process::PerProcess;
+use crate::shared::{Lock, PerProcess};
 
 /// Timeout that disables that of object_store: each request is watched byte by byte here.
 const NO_TIMEOUT: &str = "1day";
@@ -62,9 +62,9 @@ impl Bucket {
     ///
     /// # Errors  The environment has no valid settings for a store.
     pub(crate) fn open(location: &Location) -> Result<Arc<Self>, LoadError> {
-        static KNOWN: Mutex<Vec<KnownBucket>> = Mutex::new(Vec::new());
+        static KNOWN: Lock<Vec<KnownBucket>> = Lock::new(Vec::new());
         let (process, root, environment) = (std::process::id(), location.root(), environment());
-        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = KNOWN.lock();
         known.retain(|known| known.bucket.strong_count() > 0);
         let same = |known: &&KnownBucket| {
             known.process == process && known.root == root && known.environment == environment
@@ -76,7 +76,7 @@ impl Bucket {
         // concurrent callers build one bucket each.
         drop(known);
         let bucket = Arc::new(Self::build(location)?);
-        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = KNOWN.lock();
         known.push(KnownBucket { process, root, environment, bucket: Arc::downgrade(&bucket) });
         Ok(bucket)
     }

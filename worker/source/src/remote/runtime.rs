@@ -9,7 +9,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::JoinHandle;
 
 use crate::error::LoadError;
-use crate::per_process::PerProcess;
+use crate::shared::PerProcess;
 use crate::wait::receive;
 
 /// Decryption takes one core for about 1 GB/s; two threads saturate a host's network.

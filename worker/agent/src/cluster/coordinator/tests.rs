@@ -27,7 +27,7 @@ enum Said {
 struct Node {
     says: Arc<Says>,
     /// Request ids, in order of arrival.
-    asked: Arc<Mutex<Vec<String>>>,
+    asked: Arc<Lock<Vec<String>>>,
 }
 
 impl Node {
@@ -55,7 +55,7 @@ impl Node {
     }
 
     fn asked(&self) -> Vec<String> {
-        self.asked.lock().unwrap().clone()
+        self.asked.lock().clone()
     }
 
     fn times(&self) -> usize {
@@ -94,7 +94,7 @@ impl UnaryService<GetStatusRequest> for Node {
     type Future = BoxFuture<Response<GetStatusResponse>, Status>;
 
     fn call(&mut self, request: Request<GetStatusRequest>) -> Self::Future {
-        let mut asked = self.asked.lock().unwrap();
+        let mut asked = self.asked.lock();
         asked.push(request.into_inner().context.unwrap().request_id);
         let said = (self.says)(asked.len() - 1);
         Box::pin(async move {
@@ -192,7 +192,7 @@ fn learned_addresses_are_bounded() {
         coordinator.inner.clients(&format!("127.0.0.1:{port}").parse().unwrap());
     }
     ask(&coordinator).unwrap();
-    assert_eq!(coordinator.inner.lock().known.len(), LEARNED_MAX + 1);
+    assert_eq!(coordinator.inner.route.lock().known.len(), LEARNED_MAX + 1);
 }
 
 #[test]

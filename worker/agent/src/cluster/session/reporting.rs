@@ -16,7 +16,7 @@ pub(crate) struct Reporting {
 
 impl Drop for Reporting {
     fn drop(&mut self) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         if let Some(reports) = state.reporting.get_mut(&self.rank) {
             *reports -= 1;
             if *reports == 0 {
@@ -30,7 +30,7 @@ impl SharedSession {
     /// Notes that a start or an end of a rank is being reported.
     pub(crate) fn reporting(self: &Arc<Self>, job: &str, rank: u64) -> Reporting {
         let rank = (job.to_owned(), rank);
-        *self.lock().reporting.entry(rank.clone()).or_default() += 1;
+        *self.state.lock().reporting.entry(rank.clone()).or_default() += 1;
         Reporting { shared: Arc::clone(self), rank }
     }
 
@@ -40,7 +40,7 @@ impl SharedSession {
     pub(super) fn end_unknown(self: &Arc<Self>, unlisted: Vec<wire::Lease>) {
         for lease in unlisted {
             let is_known = {
-                let state = self.lock();
+                let state = self.state.lock();
                 let served = |known: &Arc<Served>| {
                     (&known.request.job, known.request.rank) == (&lease.job, lease.rank)
                 };

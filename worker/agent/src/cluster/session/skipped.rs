@@ -13,7 +13,7 @@ impl SharedSession {
         if skipped.is_empty() {
             return;
         }
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let skips = state.skipped.entry(job.to_owned()).or_default();
         skipped.iter().for_each(|skipped| skips.add(skipped));
         drop(state);
@@ -22,7 +22,7 @@ impl SharedSession {
 
     /// Sets the mixture of a job that was registered, for its reports.
     pub(crate) fn mixes(&self, job: &str, mixture: Option<Digest>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         match mixture {
             Some(_) => state.skipped.entry(job.to_owned()).or_default().mixes(mixture),
             None => drop(state.skipped.get_mut(job).map(|skips| skips.mixes(None))),
@@ -34,7 +34,7 @@ impl SharedSession {
     /// - Returns true if more are to be reported at once.
     pub(super) async fn report_skipped(&self, session: u64) -> bool {
         let reports: Vec<_> = {
-            let state = self.lock();
+            let state = self.state.lock();
             let reports =
                 state.skipped.iter().map(|(job, skips)| (job.clone(), skips.next_report()));
             reports.filter(|(_, records)| !records.is_empty()).collect()
@@ -46,14 +46,14 @@ impl SharedSession {
             let wire::ReportSkippedRequest { job, records, .. } = request;
             match result {
                 Ok(wire::ReportSkippedResponse {}) => {
-                    let mut state = self.lock();
+                    let mut state = self.state.lock();
                     has_more |= state.skipped.entry(job).or_default().acknowledged(&records);
                 }
                 Err(error) => {
                     tracing::debug!(job, %error, "skipped records were not reported yet");
                     if error.kind == ErrorKind::NotFound {
                         // The job was removed, so its records are no longer needed.
-                        self.lock().skipped.remove(&job);
+                        self.state.lock().skipped.remove(&job);
                     }
                 }
             }

@@ -1,6 +1,6 @@
 //! A rank that is served over a real socket, whose trainer or control misbehaves.
 
-use std::sync::Condvar;
+use std::sync::{Condvar, PoisonError};
 
 use shardfeed_pipeline::Schema;
 use shardfeed_plan::{
@@ -34,7 +34,7 @@ enum Fault {
     /// It returns an error that is larger than a frame.
     Talks,
     /// It answers once it is released.
-    Hangs(Arc<(Mutex<bool>, Condvar)>),
+    Hangs(Arc<(Lock<bool>, Condvar)>),
 }
 
 struct Faulty(Fault);
@@ -54,7 +54,7 @@ impl Control for Faulty {
             Fault::Panics => panic!("a control that panics"),
             Fault::Talks => Err(WireError::new(ErrorKind::Invalid, "x".repeat(5 << 20))),
             Fault::Hangs(gate) => {
-                let open = gate.1.wait_while(lock(&gate.0), |open| !*open);
+                let open = gate.1.wait_while(gate.0.lock(), |open| !*open);
                 drop(open.unwrap_or_else(PoisonError::into_inner));
                 Ok(())
             }
@@ -206,17 +206,17 @@ fn a_sending_thread_that_ends_or_hangs_is_known_to_the_thread_that_answers() {
         let reason = running.lost().unwrap();
         assert!(reason.starts_with(expected), "{reason}");
     }
-    let gate = Arc::new((Mutex::new(false), Condvar::new()));
+    let gate = Arc::new((Lock::new(false), Condvar::new()));
     let (mut running, _trainer, _folder) = serve(Fault::Hangs(Arc::clone(&gate)));
     assert_eq!(running.lost(), None);
     running.pulse =
         Arc::new(Pulse::silent_since(Instant::now().checked_sub(2 * STUCK_AFTER).unwrap()));
     assert_eq!(running.lost(), None, "the whole process may have been stopped");
-    *running.suspected.get_mut().unwrap() = Instant::now().checked_sub(STUCK_SURE_AFTER);
+    *running.suspected.lock() = Instant::now().checked_sub(STUCK_SURE_AFTER);
     assert_eq!(running.lost().unwrap(), "its sending thread has not run for 30 s");
     // Dropping the rank does not wait for a hung thread.
     drop(running);
-    *lock(&gate.0) = true;
+    *gate.0.lock() = true;
     gate.1.notify_all();
 }
 
