@@ -120,10 +120,11 @@ impl Link {
     }
 
     /// Reports that a batch was consumed, and the rank's new position (epoch, step).
-    pub(crate) fn took(&mut self, epoch: u64, step: u64, demand: Demand) {
+    /// - `demand`: `None`: an epoch ended for the rank without a batch.
+    pub(crate) fn took(&mut self, epoch: u64, step: u64, demand: Option<Demand>) {
         match self {
-            Self::InProcess(link) => link.took(epoch, step, Some(&demand)),
-            Self::Cluster(cluster) => cluster.took(epoch, step, Some(demand)),
+            Self::InProcess(link) => link.took(epoch, step, demand.as_ref()),
+            Self::Cluster(cluster) => cluster.took(epoch, step, demand),
             Self::Closed(_) => {}
         }
     }
@@ -137,22 +138,9 @@ impl Link {
         }
     }
 
-    /// Reports the rank's position when an epoch ended for it without a batch.
-    pub(crate) fn stands_at(&mut self, epoch: u64, step: u64) {
-        match self {
-            Self::InProcess(link) => link.took(epoch, step, None),
-            Self::Cluster(cluster) => cluster.stands_at(epoch, step),
-            Self::Closed(_) => {}
-        }
-    }
-
     /// Discards prefetched batches: the rank moves elsewhere, or has failed.
     pub(crate) fn stop(&mut self) {
-        match self {
-            Self::InProcess(link) => link.stop(),
-            Self::Cluster(cluster) => cluster.stop(),
-            Self::Closed(_) => {}
-        }
+        self.end(None);
     }
 
     /// Stops for good; `failure`: the error that ends the trainer.

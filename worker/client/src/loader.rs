@@ -5,7 +5,6 @@ mod held;
 mod offer;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use shardfeed_pipeline::{Account, Finding, Schema, finding};
 use shardfeed_plan::{
@@ -24,7 +23,7 @@ use crate::link::Link;
 use crate::link::exchange::{ControlOf, Job, Setting};
 use crate::mixture;
 use crate::options::{LoaderOptions, interleave_default};
-use crate::pace::Pace;
+use crate::pace::{Pace, us};
 use crate::request::DatasetRequest;
 use crate::reshard;
 use crate::skipped::{SkipLog, SkippedRecord};
@@ -108,9 +107,6 @@ impl Loader {
         if options.limit == Some(0) {
             return Err(LoadError::Option("limit must be at least 1, or None for no limit".into()));
         }
-        if options.mixture.is_some() {
-            check_mixture(&options)?;
-        }
         if options.mode == Mode::Dynamic {
             check_dynamic(&options)?;
         }
@@ -171,30 +167,27 @@ impl Loader {
         };
         link.register(&job, progress)?;
         let missing = contents.mixed.as_ref().and_then(|mixed| mixture::missing(mixed));
-        let contents = Arc::new(contents);
-        let (entry, left, in_ledger, handed_out) = (Entry::Start, None, None, 0);
-        let (is_untouched, replaced) = (true, 0);
         Ok(Self {
             options,
             trainer,
-            contents,
+            contents: Arc::new(contents),
             plans,
             schema,
             link,
             job,
             cursor,
             course,
-            entry,
-            left,
-            is_untouched,
-            replaced,
+            entry: Entry::Start,
+            left: None,
+            is_untouched: true,
+            replaced: 0,
             ledger,
-            in_ledger,
+            in_ledger: None,
             missing,
             has_kept_files: false,
             held: None,
             offers: 0,
-            handed_out,
+            handed_out: 0,
             skipped,
             pace: Pace::default(),
             timeline,
@@ -357,12 +350,17 @@ impl Loader {
             // Registering the job made the cluster id known.
             check_states(states, self.link.cluster_id().as_deref())?;
         }
-        (self.cursor, self.course, self.job) = (cursor, course, job);
-        self.held = None;
-        self.skipped.moved();
+        self.job = job;
         // The same state may be loaded twice: each load starts a generation.
-        (self.entry, self.left, self.in_ledger) = (Entry::Start, None, None);
+        self.start_at(cursor, course);
         Ok(())
+    }
+
+    /// Moves to a position where the rank joins a new generation.
+    fn start_at(&mut self, cursor: Cursor, course: Course) {
+        (self.cursor, self.course, self.held) = (cursor, course, None);
+        self.skipped.moved();
+        (self.entry, self.left, self.in_ledger) = (Entry::Start, None, None);
     }
 
     /// Reshards the rest of the epoch, from `step` on, to `world_size` ranks.
@@ -393,11 +391,9 @@ impl Loader {
         self.link.register(&self.job, progress)?;
         self.link.set_partition(partition);
         partition.apply(&mut self.options);
-        (self.cursor, self.course) = (cursor, course);
-        self.held = None;
-        self.skipped.moved();
         self.ledger = ledger.unwrap_or_else(|| self.ledger.take());
-        (self.entry, self.left, self.in_ledger, self.replaced) = (Entry::Start, None, None, 0);
+        self.start_at(cursor, course);
+        self.replaced = 0;
         Ok(partition.batch_size)
     }
 
@@ -418,10 +414,8 @@ impl Loader {
         }
         let course = self.course_at(&cursor)?;
         self.link.register(&self.job, progress)?;
-        (self.cursor, self.course) = (cursor, course);
-        self.held = None;
-        self.skipped.moved();
-        (self.entry, self.left, self.in_ledger, self.replaced) = (Entry::Start, None, None, 0);
+        self.start_at(cursor, course);
+        self.replaced = 0;
         Ok(())
     }
 
@@ -470,7 +464,6 @@ impl Loader {
 
     /// Adds the trainer's waiting and idle time, which only this process knows exactly.
     fn here(&self, account: Account) -> Account {
-        let us = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let (waiting, idle) = self.pace.stands();
         if self.handed_out == 0 && waiting.is_zero() {
             return account;
@@ -500,20 +493,12 @@ impl Loader {
     }
 }
 
-/// Rejects options that a mixture does not support.
-fn check_mixture(options: &LoaderOptions) -> Result<(), LoadError> {
-    let refused = if options.mode == Mode::Dynamic {
-        "mode=\"dynamic\" grants whole files, and a mixture delivers samples by weight; use \
-         mode=\"deterministic\""
-    } else {
-        return Ok(());
-    };
-    Err(LoadError::Option(refused.into()))
-}
-
 /// Rejects options that a dynamic job does not support.
 fn check_dynamic(options: &LoaderOptions) -> Result<(), LoadError> {
-    let refused = if options.cluster.is_none() {
+    let refused = if options.mixture.is_some() {
+        "mode=\"dynamic\" grants whole files, and a mixture delivers samples by weight; use \
+         mode=\"deterministic\""
+    } else if options.cluster.is_none() {
         "mode=\"dynamic\" needs a coordinator, which hands the samples out; pass \
          coordinator=\"host:port\", or use mode=\"deterministic\""
     } else if options.limit.is_some() {

@@ -395,6 +395,8 @@ impl Cluster {
         Ok(Event::Delivery(Delivery::Batch(Box::new(delivered))))
     }
 
+    /// Reports the rank's new position.
+    /// - `demand`: of the batch that was consumed; `None`: the end of an epoch counts as no batch.
     pub(crate) fn took(&mut self, epoch: u64, step: u64, demand: Option<Demand>) {
         let copy = self.copies.take_time();
         let is_current = self.machine.consume();
@@ -445,12 +447,7 @@ impl Cluster {
         }
     }
 
-    pub(crate) fn stands_at(&mut self, epoch: u64, step: u64) {
-        // The end of an epoch counts as no batch.
-        self.took(epoch, step, None);
-    }
-
-    pub(crate) fn stop(&mut self) {
+    fn stop(&mut self) {
         self.end(None);
     }
 

@@ -42,31 +42,21 @@ impl Entry {
             Self::Move { from } => Intent::Move { from, epoch, segments },
             Self::Joined { generation } => Intent::Reconnect { generation, epoch, step },
         };
-        let (mut ahead, left_out) = (
-            cursor.clone(),
-            match self {
-                Self::Start => cursor.left_out().clone(),
-                // Of the generation, or of another epoch.
-                Self::Move { .. } | Self::Joined { .. } => LeftOut::default(),
-            },
-        );
-        if cursor.identity().is_dynamic() {
-            debug_assert_eq!(in_hand, 0, "granted samples are not carried over");
-            return Ok(StartPosition {
-                intent,
-                left,
-                left_out: LeftOut::default(),
-                epoch,
-                segments: cursor.segments().to_vec(),
-                step,
-            });
-        }
+        let is_dynamic = cursor.identity().is_dynamic();
+        debug_assert!(!is_dynamic || in_hand == 0, "granted samples are not carried over");
+        let left_out = match self {
+            Self::Start if !is_dynamic => cursor.left_out().clone(),
+            // Of the generation, or of another epoch.
+            _ => LeftOut::default(),
+        };
+        let mut ahead = cursor.clone();
         for _ in 0..in_hand {
             let steps = plan_at(plans, &ahead)?.rank_steps(rank);
             ahead.advance(steps);
         }
         let (epoch, step) = (ahead.epoch(), ahead.step());
         let segments = ahead.segments().to_vec();
-        Ok(StartPosition { intent, left: None, left_out, epoch, segments, step })
+        let left = left.filter(|_| is_dynamic);
+        Ok(StartPosition { intent, left, left_out, epoch, segments, step })
     }
 }

@@ -182,7 +182,7 @@ impl Loader {
             ledger.hand_out(self.cursor.generation(), head, &self.contents)?;
         }
         let demand = self.pace.gets(head);
-        self.link.took(next.epoch(), next.step(), demand);
+        self.link.took(next.epoch(), next.step(), Some(demand));
         let ends = course.is_some();
         if let Some(course) = course {
             self.course = course.clone();
@@ -238,7 +238,7 @@ impl Loader {
         }
         let ended = self.finish_epoch()?;
         self.is_untouched = false;
-        self.link.stands_at(self.cursor.epoch(), self.cursor.step());
+        self.link.took(self.cursor.epoch(), self.cursor.step(), None);
         Ok(ended)
     }
 
