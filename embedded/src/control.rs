@@ -243,15 +243,15 @@ mod tests {
         control.register(&job(1), &mut always).unwrap();
         let first = control.lease(&request(3), &mut always).unwrap();
         assert_eq!(first.generation, 5);
-        assert_eq!(control.lanes(&first, 2).unwrap(), request(3).segments);
-        assert_eq!(control.lanes(&first, 3).unwrap(), request(0).segments);
+        assert_eq!(first.lanes(2), request(3).segments);
+        assert_eq!(first.lanes(3), request(0).segments);
         control.report(&first, 2, 4).unwrap();
         let intent = Intent::Reconnect { generation: 5, epoch: 2, step: 4 };
         let again = LeaseRequest { intent, ..request(3) };
         let second = control.lease(&again, &mut always).unwrap();
         assert!(second.fencing > first.fencing);
         assert_eq!(control.report(&first, 2, 5).unwrap_err().kind, ErrorKind::Fenced);
-        assert_eq!(control.lanes(&first, 3).unwrap_err().kind, ErrorKind::Fenced);
+        assert_eq!(control.check(&first).unwrap_err().kind, ErrorKind::Fenced);
         control.report(&second, 2, 5).unwrap();
     }
 

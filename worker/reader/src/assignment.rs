@@ -39,8 +39,8 @@ impl Assignment {
             return Self::Dynamic(DynamicRank { control, lease, groups_of, shuffle, batch_size });
         }
         Self::Planned(Box::new(move |epoch| {
-            let segments = control.lanes(&lease, epoch)?;
-            Ok(plans.plan(&identity, epoch, &segments, world_size)?)
+            control.check(&lease)?;
+            Ok(plans.plan(&identity, epoch, &lease.lanes(epoch), world_size)?)
         }))
     }
 }

@@ -217,7 +217,7 @@ pub type ControlError = WireError;
 /// Callback while control cannot be reached, with a readable note; returning `false` cancels.
 pub type Waiting<'a> = &'a mut dyn FnMut(&str) -> bool;
 
-/// Interface of the component that assigns work: register, lease, lanes, report.
+/// Interface of the component that assigns work: register, lease, report.
 pub trait Control: Send + Sync {
     /// Registers the job. Repeating it with the same identity changes nothing.
     ///
@@ -235,15 +235,6 @@ pub trait Control: Send + Sync {
     ///
     /// # Errors  The lease is known to be invalid.
     fn check(&self, lease: &Lease) -> Result<(), ControlError>;
-
-    /// Returns the segments with which `epoch` begins, or continues where the lease started, after
-    /// [`Control::check`].
-    ///
-    /// # Errors  The lease is known to be invalid.
-    fn lanes(&self, lease: &Lease, epoch: u64) -> Result<Vec<Segment>, ControlError> {
-        self.check(lease)?;
-        Ok(lease.lanes(epoch))
-    }
 
     /// Reports the first step that the rank has not consumed. Never waits.
     ///

@@ -10,42 +10,42 @@ use shardfeed_pipeline::{ChunkBuffer, Row};
 use shardfeed_plan::{Planned, Portion, Sample};
 use shardfeed_tfrecord::{FOOTER_BYTES, RecordSpan};
 
-/// A single record with its chunk.
-#[derive(Clone, Debug)]
-pub(crate) struct Record {
-    pub(crate) portion: Portion,
-    pub(crate) sample: Sample,
-    pub(crate) span: RecordSpan,
-    /// Row of the record that is the sample; 0 if the record is the sample.
-    pub(crate) part: u32,
-    pub(crate) chunk: Arc<ChunkBuffer>,
-}
-
-impl Record {
-    /// Returns the record as a row that is not valid.
-    pub(crate) fn row(&self, occurrence: u32) -> Row<'_> {
-        let Self { portion, sample, span, part, ref chunk } = *self;
-        let stored = stored(chunk, span);
-        Row { portion, sample, offset: span.offset, stored, valid: false, part, occurrence }
-    }
-}
-
-/// Returns a record's data and its checksum.
-fn stored(chunk: &ChunkBuffer, span: RecordSpan) -> &[u8] {
-    &chunk[span.start..span.start + span.len + FOOTER_BYTES]
-}
-
-/// A record in one of several chunks.
+/// A record with its chunk.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct HeldRecord {
+pub(crate) struct Record<C = Arc<ChunkBuffer>> {
     pub(crate) portion: Portion,
     pub(crate) sample: Sample,
     /// Position in its chunk.
     pub(crate) span: RecordSpan,
     /// Row of the record that is the sample; 0 if the record is the sample.
     pub(crate) part: u32,
-    /// Number of the chunk, as assigned by the holder of the chunks.
-    pub(crate) chunk: u32,
+    pub(crate) chunk: C,
+}
+
+/// A record in one of several chunks, whose holder numbers them.
+pub(crate) type HeldRecord = Record<u32>;
+
+impl Record {
+    /// Returns the record as a row that is not valid.
+    pub(crate) fn row(&self, occurrence: u32) -> Row<'_> {
+        self.row_in(&self.chunk, false, occurrence)
+    }
+}
+
+impl<C> Record<C> {
+    /// Returns the record as a row.
+    /// - `chunk`: its chunk.
+    fn row_in<'a>(&self, chunk: &'a ChunkBuffer, valid: bool, occurrence: u32) -> Row<'a> {
+        let Self { portion, sample, span, part, .. } = *self;
+        let stored = &chunk[span.start..span.start + span.len + FOOTER_BYTES];
+        Row { portion, sample, offset: span.offset, stored, valid, part, occurrence }
+    }
+
+    /// Returns the record with another reference to its chunk.
+    fn with_chunk<D>(self, chunk: impl FnOnce(C) -> D) -> Record<D> {
+        let Self { portion, sample, span, part, chunk: of } = self;
+        Record { portion, sample, span, part, chunk: chunk(of) }
+    }
 }
 
 /// Position of a record in an uncompressed file.
@@ -106,8 +106,7 @@ impl Gathered {
 
     /// Adds a record that is held nowhere else, as an item of this batch.
     pub(crate) fn item(&mut self, record: Record) -> Item {
-        let Record { portion, sample, span, part, chunk } = record;
-        Item::Held(HeldRecord { portion, sample, span, part, chunk: self.chunk(chunk) })
+        Item::Held(record.with_chunk(|chunk| self.chunk(chunk)))
     }
 
     fn chunk(&mut self, chunk: Arc<ChunkBuffer>) -> u32 {
@@ -118,9 +117,8 @@ impl Gathered {
     /// Returns the record of a row, if it was read.
     pub(crate) fn record(&self, row: usize) -> Option<Record> {
         match self.rows[row].item {
-            Item::Held(HeldRecord { portion, sample, span, part, chunk }) => {
-                let chunk = Arc::clone(&self.chunks[chunk as usize]);
-                Some(Record { portion, sample, span, part, chunk })
+            Item::Held(held) => {
+                Some(held.with_chunk(|chunk| Arc::clone(&self.chunks[chunk as usize])))
             }
             Item::Place(_) => None,
         }
@@ -129,12 +127,10 @@ impl Gathered {
     /// Returns all rows in the form for assembly; all of them must have been read.
     pub(crate) fn assembled(&self) -> Vec<Row<'_>> {
         let row = |row: &PendingRow| {
-            let Item::Held(HeldRecord { portion, sample, span, part, chunk }) = row.item else {
+            let Item::Held(held) = row.item else {
                 unreachable!("places are read before their rows are assembled");
             };
-            let stored = stored(&self.chunks[chunk as usize], span);
-            let (valid, occurrence) = (row.valid, row.occurrence);
-            Row { portion, sample, offset: span.offset, stored, valid, part, occurrence }
+            held.row_in(&self.chunks[held.chunk as usize], row.valid, row.occurrence)
         };
         self.rows.iter().map(row).collect()
     }
