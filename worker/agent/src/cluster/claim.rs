@@ -6,6 +6,7 @@ use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_reader::{Claim, ControlError, Grant, Lease, Waiting};
 
 use crate::cluster::control::GrpcControl;
+use crate::cluster::session::ms_of;
 
 impl GrpcControl {
     /// See [`shardfeed_reader::Control::take`].
@@ -43,7 +44,7 @@ impl GrpcControl {
             ahead: take.ahead,
             released: take.released.map(|release| release.from),
             version: take.released.map_or(0, |release| release.version),
-            wait_ms: u64::try_from(take.wait.as_millis()).unwrap_or(u64::MAX),
+            wait_ms: ms_of(take.wait),
         };
         let coordinator = self.session().coordinator();
         coordinator.call_longer(take.wait, waiting, &request).map(grant_from)

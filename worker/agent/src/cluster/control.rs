@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 
 use crate::cluster::runtime::runtime;
 use crate::cluster::served::{Moved, Moves, Served, ServedState};
-use crate::cluster::session::{Session, SharedSession, start_message};
+use crate::cluster::session::{Session, SharedSession, is_definite, start_message};
 
 /// Maximum number of shards in a rank's report of shards being read.
 const READING_MAX: usize = 1024;
@@ -94,11 +94,8 @@ impl GrpcControl {
         let Some(served) = self.find(lease) else {
             return Err(replaced(lease));
         };
-        match served.lock().verdict.clone() {
-            Some(verdict) => Err(verdict),
-            None => Ok(()),
-        }?;
-        Ok(served)
+        let verdict = served.lock().verdict.clone();
+        verdict.map_or(Ok(served), Err)
     }
 
     fn serve(
@@ -108,18 +105,7 @@ impl GrpcControl {
         moves: Moves,
     ) -> Arc<Served> {
         let (epoch, step) = position(request);
-        let state = ServedState {
-            generation,
-            fencing,
-            epoch,
-            step,
-            ready: 0,
-            reading: Vec::new(),
-            account: None,
-            verdict: None,
-            paused: None,
-            failure: None,
-        };
+        let state = ServedState { generation, fencing, epoch, step, ..ServedState::default() };
         let serial = 1 + self.leases.fetch_add(1, Ordering::Relaxed);
         let served = Served::new(request.clone(), serial, moves, state);
         let key = (request.job.clone(), request.rank);
@@ -524,10 +510,6 @@ fn segments_of(
         WireError::new(ErrorKind::Unspecified, error.to_string())
     };
     segments_from(segments).map_err(bad)
-}
-
-fn is_definite(error: &WireError) -> bool {
-    !matches!(error.kind, ErrorKind::Retry | ErrorKind::Fenced | ErrorKind::Storage)
 }
 
 fn replaced(lease: &Lease) -> ControlError {

@@ -543,13 +543,15 @@ fn wait<T: Send + 'static>(
                 if waiting(if since.elapsed() > NOTE_AFTER { note } else { "" }) => {}
             Err(_) => {
                 task.abort();
-                return Err(WireError::new(
-                    ErrorKind::Retry,
-                    "gave up waiting for the coordinator",
-                ));
+                return Err(gave_up());
             }
         }
     }
+}
+
+/// Returns the error of a caller that does not wait any longer.
+pub(super) fn gave_up() -> ControlError {
+    WireError::new(ErrorKind::Retry, "gave up waiting for the coordinator")
 }
 
 pub(crate) fn new_id() -> String {

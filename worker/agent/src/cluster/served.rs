@@ -42,7 +42,7 @@ pub(crate) struct Moved {
     pub(crate) left: Option<(u64, u64)>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct ServedState {
     pub(crate) generation: u64,
     /// 0: not confirmed yet.

@@ -19,7 +19,7 @@ use shardfeed_source::{DataRoots, Lock, jittered};
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 
 use crate::cluster::confirmed::Confirmed;
-use crate::cluster::coordinator::{Coordinator, new_id};
+use crate::cluster::coordinator::{Coordinator, gave_up, new_id};
 use crate::cluster::job_skips::JobSkips;
 use crate::cluster::report::WorkerReport;
 use crate::cluster::running_scan::RunningScan;
@@ -147,10 +147,7 @@ impl Session {
             state = wait.unwrap_or_else(PoisonError::into_inner).0;
             let note = self.shared.coordinator.whereabouts().are_silent();
             if state.id.is_none() && !waiting(if state.lost.is_some() { &note } else { "" }) {
-                return Err(WireError::new(
-                    ErrorKind::Retry,
-                    "gave up waiting for the coordinator",
-                ));
+                return Err(gave_up());
             }
         }
     }
@@ -446,8 +443,7 @@ impl SharedSession {
             };
             match confirmed {
                 Ok(started) => served.lock().fencing = started.fencing,
-                Err(error) if matches!(error.kind, ErrorKind::Retry | ErrorKind::Storage) => return,
-                Err(error) if error.kind == ErrorKind::Fenced => return,
+                Err(error) if !is_definite(&error) => return,
                 Err(error) => served.lock().verdict = Some(error),
             }
         }
@@ -554,9 +550,14 @@ impl SharedSession {
     }
 }
 
+/// True if the same request would be refused again.
+pub(super) fn is_definite(error: &WireError) -> bool {
+    !matches!(error.kind, ErrorKind::Retry | ErrorKind::Fenced | ErrorKind::Storage)
+}
+
 /// Converts a definite refusal of a provisional move.
 fn not_so(request: &LeaseRequest, generation: u64, error: WireError) -> WireError {
-    if matches!(error.kind, ErrorKind::Retry | ErrorKind::Fenced | ErrorKind::Storage) {
+    if !is_definite(&error) {
         return error;
     }
     let LeaseRequest { job, rank, .. } = request;
@@ -579,11 +580,7 @@ fn other_number(request: &LeaseRequest, ours: u64, theirs: u64) -> WireError {
     WireError::new(ErrorKind::Superseded, message)
 }
 
-fn in_doubt_to(is_drop: bool) -> i32 {
-    if is_drop { wire::InDoubt::Drop.into() } else { wire::InDoubt::Redeliver.into() }
-}
-
-fn ms_of(time: Duration) -> u64 {
+pub(super) fn ms_of(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -610,7 +607,10 @@ pub(crate) fn start_message(
             Intent::Move { .. } | Intent::Reconnect { .. } => vec![],
         },
         mixture: request.mixture.map_or(vec![], |mixture| mixture.as_bytes().to_vec()),
-        in_doubt: in_doubt_to(request.doubt.is_drop),
+        in_doubt: match request.doubt.is_drop {
+            true => wire::InDoubt::Drop.into(),
+            false => wire::InDoubt::Redeliver.into(),
+        },
         in_doubt_grace_ms: Some(ms_of(request.doubt.grace)),
         peer: request.peer.map(|Peer { uid, gid, pid }| wire::Peer {
             uid,

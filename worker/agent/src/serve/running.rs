@@ -207,9 +207,7 @@ impl Running {
         // The trainer receives an error of control from the sending thread's next check.
         let _ = self.control.report(&self.lease, epoch, step);
     }
-}
 
-impl Running {
     /// Ends the served rank, whose trainer has finished and reported its final position.
     pub(crate) fn end_told(running: &mut Option<Self>) {
         if let Some(mut running) = running.take() {

@@ -81,7 +81,9 @@ impl Unanswered {
             ) => Reply::Silent(reason),
             // The error kind of all TLS failures.
             Some(io::ErrorKind::InvalidData) => Reply::Distrust(distrust(&reason)),
-            Some(_) => Reply::Nobody(cause::<io::Error>(status).map_or(reason, io_reason)),
+            Some(_) => {
+                Reply::Nobody(cause::<io::Error>(status).map_or(reason, ToString::to_string))
+            }
             None => match status.code() {
                 Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => {
                     Reply::Silent(reason)
@@ -105,10 +107,6 @@ fn distrust(reason: &str) -> String {
         ""
     };
     format!("{reason}{hint}")
-}
-
-fn io_reason(error: &io::Error) -> String {
-    error.to_string()
 }
 
 fn causes<'a>(status: &'a Status) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
