@@ -4,6 +4,7 @@ use std::path::Path;
 use std::{fmt, io};
 
 use crate::compression::{Compression, DecompressError};
+use crate::frame::LengthCrcMismatch;
 
 /// Error of a record: the reason, the file, the record and the offset.
 ///
@@ -154,6 +155,12 @@ impl ReadError {
             kind => kind,
         };
         Self { file: file.to_owned(), offset, ordinal, kind }
+    }
+}
+
+impl From<LengthCrcMismatch> for ReadErrorKind {
+    fn from(LengthCrcMismatch { stored, computed }: LengthCrcMismatch) -> Self {
+        Self::LengthCrc { stored, computed }
     }
 }
 

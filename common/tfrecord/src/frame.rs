@@ -115,9 +115,7 @@ pub(crate) fn cut(bytes: &[u8], record_bytes_max: u64) -> Cut {
         return Cut::PartOfHeader;
     };
     match decode_header(header) {
-        Err(LengthCrcMismatch { stored, computed }) => {
-            Cut::Bad(ReadErrorKind::LengthCrc { stored, computed })
-        }
+        Err(mismatch) => Cut::Bad(mismatch.into()),
         Ok(length) if length > record_bytes_max => {
             Cut::Bad(ReadErrorKind::TooLarge { length, limit: record_bytes_max })
         }

@@ -279,16 +279,8 @@ impl<'a> ListRef<'a> {
                 && rest.is_empty()
             {
                 let (count, data_bytes) = measure(dtype, wire)?;
-                let (in_pieces, is_range, skipped) = (false, false, 0);
-                return Ok(Some(Self {
-                    dtype,
-                    count,
-                    data_bytes,
-                    wire,
-                    in_pieces,
-                    is_range,
-                    skipped,
-                }));
+                let list = Self::unread(dtype, wire);
+                return Ok(Some(Self { count, data_bytes, in_pieces: false, ..list }));
             }
         }
         Self::read_pieces(feature)

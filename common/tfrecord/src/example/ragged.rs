@@ -94,23 +94,19 @@ impl Partition {
         empty: &mut usize,
         lengths: &mut Vec<i64>,
     ) -> Result<(), PartitionFault> {
-        let all = items as i64;
         match self {
-            Self::RowSplits(_) => match numbers.split_first() {
-                // No splits at all mean no rows.
+            Self::RowSplits(_) | Self::RowStarts(_) => match numbers.split_first() {
+                // No splits or starts at all mean no rows.
                 None => sum(0, items),
                 Some((&first, _)) if first != 0 => Err(PartitionFault::First { first }),
-                Some((_, limits)) => append_limits(limits, items, lengths),
-            },
-            Self::RowLimits(_) => append_limits(numbers, items, lengths),
-            Self::RowStarts(_) => match numbers.split_first() {
-                None => sum(0, items),
-                Some((&first, _)) if first != 0 => Err(PartitionFault::First { first }),
+                Some((_, limits)) if matches!(self, Self::RowSplits(_)) => {
+                    append_limits(limits, items, lengths)
+                }
                 Some((_, later)) => {
-                    let limits = later.iter().copied().chain([all]);
-                    append_differences(limits, lengths)
+                    append_differences(later.iter().copied().chain([items as i64]), lengths)
                 }
             },
+            Self::RowLimits(_) => append_limits(numbers, items, lengths),
             Self::RowLengths(_) => {
                 let mut rows = 0_i64;
                 for &length in numbers {

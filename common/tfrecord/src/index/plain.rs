@@ -5,9 +5,9 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 
 use super::{Builder, IndexOptions, ShardIndex, index_records};
-use crate::compression::{Compression, CompressionChoice, detect};
+use crate::compression::{Compression, CompressionChoice, detect, read_full};
 use crate::error::{ReadError, ReadErrorKind};
-use crate::frame::{FOOTER_BYTES, HEADER_BYTES, LengthCrcMismatch, decode_header, stored_crc};
+use crate::frame::{FOOTER_BYTES, HEADER_BYTES, decode_header, stored_crc};
 
 /// Bytes per read while records are small.
 const WINDOW_BYTES: usize = 1 << 20;
@@ -83,7 +83,7 @@ pub fn index_source(
     index_records(FromStart { source, offset: 0 }, name, &options, on_progress)
 }
 
-/// Reads a stored file sequentially.
+/// Reads a stored file sequentially, from an offset on.
 pub(super) struct FromStart<'a> {
     pub(super) source: &'a mut dyn ReadAt,
     pub(super) offset: u64,
@@ -155,9 +155,7 @@ impl<'a> FileWindow<'a> {
                 Err(ReadErrorKind::TruncatedHeader { missing })
             };
         };
-        let length = decode_header(header).map_err(|LengthCrcMismatch { stored, computed }| {
-            ReadErrorKind::LengthCrc { stored, computed }
-        })?;
+        let length = decode_header(header)?;
         if length > record_bytes_max {
             return Err(ReadErrorKind::TooLarge { length, limit: record_bytes_max });
         }
@@ -201,19 +199,10 @@ impl<'a> FileWindow<'a> {
 }
 
 /// Reads at `offset` until `out` is full or the file ends; returns the number of bytes read.
-fn read_at_full(file: &mut dyn ReadAt, out: &mut [u8], offset: u64) -> io::Result<usize> {
+fn read_at_full(source: &mut dyn ReadAt, out: &mut [u8], offset: u64) -> io::Result<usize> {
     // Offsets above the system's maximum are past the end of any file.
     if offset > i64::MAX as u64 {
         return Ok(0);
     }
-    let mut filled = 0;
-    while filled < out.len() {
-        match file.read_at(&mut out[filled..], offset + filled as u64) {
-            Ok(0) => break,
-            Ok(read) => filled += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(filled)
+    read_full(&mut FromStart { source, offset }, out)
 }

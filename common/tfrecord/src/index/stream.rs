@@ -9,9 +9,7 @@ use crc_fast::{CrcAlgorithm, Digest};
 use super::{Break, Builder, IndexOptions, ShardIndex};
 use crate::compression::Decoder;
 use crate::error::{ReadError, ReadErrorKind};
-use crate::frame::{
-    DataCrcMismatch, FOOTER_BYTES, HEADER_BYTES, LengthCrcMismatch, decode_header, mask, stored_crc,
-};
+use crate::frame::{DataCrcMismatch, FOOTER_BYTES, HEADER_BYTES, decode_header, mask, stored_crc};
 
 /// Size of the buffer.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -85,9 +83,7 @@ impl<R: Read> StreamBuffer<'_, R> {
                 false => Err(ReadErrorKind::TruncatedHeader { missing }),
             };
         };
-        let length = decode_header(header).map_err(|LengthCrcMismatch { stored, computed }| {
-            ReadErrorKind::LengthCrc { stored, computed }
-        })?;
+        let length = decode_header(header)?;
         if length > options.record_bytes_max {
             let limit = options.record_bytes_max;
             return Err(ReadErrorKind::TooLarge { length, limit });

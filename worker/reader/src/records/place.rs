@@ -169,11 +169,8 @@ impl RecordLocator {
                 })?
             }
         };
-        let length = decode_header(&header).map_err(|crc| {
-            let (stored, computed) = (crc.stored, crc.computed);
-            let kind = ReadErrorKind::LengthCrc { stored, computed };
-            error_at(&self.tools.files, sample, walk.offset, kind)
-        })?;
+        let length = decode_header(&header)
+            .map_err(|crc| error_at(&self.tools.files, sample, walk.offset, crc.into()))?;
         let size = self.tools.files.dataset().files()[shard as usize].stamp.size_bytes;
         let behind = walk.offset + (HEADER_BYTES + FOOTER_BYTES) as u64;
         if length > size.saturating_sub(behind) {
