@@ -142,6 +142,14 @@ impl Plan {
         self.spec.as_ref()?.default()
     }
 
+    /// Returns the parsed column whose rows an operator's column has, or the column itself.
+    pub(crate) fn parsed(&self) -> &Self {
+        match &self.origin {
+            Origin::Rows(_, parsed) => parsed,
+            _ => self,
+        }
+    }
+
     pub(crate) fn is_sorted(&self) -> bool {
         let feature = self.spec.as_ref().map(|spec| &spec.feature);
         matches!(feature, Some(Feature::Sparse { already_sorted: true, .. }))

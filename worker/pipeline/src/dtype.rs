@@ -46,12 +46,8 @@ impl Dtype {
 
     /// True for integer types; not for bool.
     pub(crate) fn is_integer(self) -> bool {
-        match self {
-            Self::Uint8 | Self::Int8 | Self::Uint16 | Self::Int16 => true,
-            Self::Uint32 | Self::Int32 | Self::Int64 => true,
-            Self::Bool | Self::Bytes => false,
-            Self::Float16 | Self::Bfloat16 | Self::Float32 | Self::Float64 => false,
-        }
+        use Dtype::{Int8, Int16, Int32, Int64, Uint8, Uint16, Uint32};
+        matches!(self, Uint8 | Int8 | Uint16 | Int16 | Uint32 | Int32 | Int64)
     }
 
     /// Name of the type in numpy.

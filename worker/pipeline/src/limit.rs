@@ -493,7 +493,7 @@ fn made_us(account: &Account, spent: &Spent) -> u64 {
     planned.max((spent.parse_us + spent.write_us) / threads) / spent.batches.max(1)
 }
 
-fn percent(part: u64, whole: u64) -> u64 {
+pub(crate) fn percent(part: u64, whole: u64) -> u64 {
     (part.saturating_mul(100)).checked_div(whole).unwrap_or(0)
 }
 

@@ -279,10 +279,6 @@ fn step_plan(Form { dtype, shape }: Form, step: usize, values_of: &[(String, Pla
 
 /// Returns the parsed columns that determine the lengths of rows, if the columns are ragged.
 fn rows_of(names: &[String], plans: &[Plan]) -> Result<Vec<(String, Plan)>, String> {
-    let parsed = |plan: &Plan| match &plan.origin {
-        Origin::Rows(_, parsed) => Plan::clone(parsed),
-        _ => plan.clone(),
-    };
     if plans.iter().all(is_dense) {
         return Ok(vec![]);
     }
@@ -293,7 +289,7 @@ fn rows_of(names: &[String], plans: &[Plan]) -> Result<Vec<(String, Plan)>, Stri
             names[0], names[other]
         ));
     }
-    Ok(names.iter().cloned().zip(plans.iter().map(parsed)).collect())
+    Ok(names.iter().cloned().zip(plans.iter().map(|plan| plan.parsed().clone())).collect())
 }
 
 /// Plan of a column of strings that an operator makes.

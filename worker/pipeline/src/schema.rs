@@ -398,7 +398,7 @@ fn described(kind: &ColumnKind, lengths: &[Option<usize>]) -> String {
 }
 
 fn row_lengths(plan: &Plan) -> Vec<Option<usize>> {
-    let parsed = if let Origin::Rows(_, parsed) = &plan.origin { parsed } else { plan };
+    let parsed = plan.parsed();
     let ColumnKind::Ragged { levels, .. } = parsed.kind else { return vec![] };
     let feature = parsed.spec.as_ref().map(|spec| &spec.feature);
     let partitions = match feature {

@@ -8,6 +8,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::account::{Reason, Reasons, Spent};
+use crate::limit::percent;
 
 /// A trainer that waits at least this fraction of its time, in percent, is kept waiting.
 const WAIT_PERCENT: u64 = 5;
@@ -200,10 +201,6 @@ fn told(reason: &mut Reason, range: &Range, more: bool) {
         (false, true) => Reason::KeptWaiting,
         (false, false) => Reason::AtMost,
     };
-}
-
-fn percent(part: u64, whole: u64) -> u64 {
-    part.saturating_mul(100).checked_div(whole).unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -621,9 +621,13 @@ impl Measure {
         let has_length = plan.is_some_and(|plan| match &plan.kind {
             ColumnKind::Dense { dtype, shape } => *dtype == Dtype::Bytes && items(shape) == 1,
             ColumnKind::Padded { .. } => true,
-            ColumnKind::Ragged { .. } => parsed_of(plan).spec.as_ref().is_some_and(|spec| {
-                is_list(plan) || spec.is_list() || spec.uniform_rows().is_some()
-            }),
+            ColumnKind::Ragged { .. } => {
+                let parsed = plan.parsed();
+                // The length of a feature list is that of its steps.
+                let is_list = matches!(parsed.origin, Origin::List(_));
+                let spec = parsed.spec.as_ref();
+                spec.is_some_and(|spec| is_list || spec.is_list() || spec.uniform_rows().is_some())
+            }
             ColumnKind::Sparse { .. } => false,
         });
         if has_length {
@@ -649,24 +653,15 @@ impl fmt::Display for Measure {
 /// - `names`: columns that it uses and no operator makes.
 fn used_features(names: &[String], scope: Scope<'_>) -> Result<Option<ParseSpec>, String> {
     let Scope { parse, operators, .. } = scope;
-    let (features, lists): (&[FeatureSpec], &[FeatureSpec]) = match parse {
-        None => (&[], &[]),
-        Some(ParseSpec::Example(features)) => (features, &[]),
-        Some(ParseSpec::Sequence { context, lists }) => (context, lists),
-    };
-    let has = |features: &[FeatureSpec], name: &str| features.iter().any(|spec| spec.name == name);
+    let features = parse.map_or(vec![], ParseSpec::names);
     for name in names {
         let is_raw = parse.is_none() && name == "record";
-        if !has(features, name)
-            && !has(lists, name)
-            && !is_raw
-            && name != ORDINAL
-            && name != SHARD_PATH
-        {
-            let known = features.iter().chain(lists).map(|spec| spec.name.as_str());
+        let is_known = features.contains(&name.as_str()) || is_raw;
+        if !is_known && name != ORDINAL && name != SHARD_PATH {
+            let known = features.iter().copied();
             let known = known.chain(parse.is_none().then_some("record"));
             let known = known.chain(operators.iter().map(|operator| operator.output.as_str()));
-            let more = (features.len() + lists.len() + operators.len()).saturating_sub(LISTED_MAX);
+            let more = (features.len() + operators.len()).saturating_sub(LISTED_MAX);
             let known: Vec<_> = known.take(LISTED_MAX).chain([ORDINAL, SHARD_PATH]).collect();
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
             return Err(format!(
@@ -675,12 +670,8 @@ fn used_features(names: &[String], scope: Scope<'_>) -> Result<Option<ParseSpec>
             ));
         }
     }
-    let has_used = has_any(features, names) || has_any(lists, names);
+    let has_used = names.iter().any(|name| features.contains(&name.as_str()));
     Ok(parse.filter(|_| has_used).map(|parse| parse.named(names)))
-}
-
-fn has_any(features: &[FeatureSpec], names: &[String]) -> bool {
-    features.iter().any(|spec| names.contains(&spec.name))
 }
 
 /// Returns the values of a column of one value per row.
@@ -729,22 +720,9 @@ fn of_step(dtype: Dtype, bytes: &[u8], rows: usize) -> NameValues<'static> {
     NameValues::Doubles(doubles)
 }
 
-/// Returns the parsed column whose rows an operator's column has, or the column itself.
-fn parsed_of(plan: &Plan) -> &Plan {
-    match &plan.origin {
-        Origin::Rows(_, parsed) => parsed,
-        _ => plan,
-    }
-}
-
-/// True for a feature list, whose length is that of its steps.
-fn is_list(plan: &Plan) -> bool {
-    matches!(parsed_of(plan).origin, Origin::List(_))
-}
-
 /// Returns the number of values of each row in a column of variable length.
 fn lengths(plan: &Plan, cells: &Cells<'_>) -> Vec<usize> {
-    let plan = parsed_of(plan);
+    let plan = plan.parsed();
     if let Origin::List(
         Parts::One { values } | Parts::Ragged { values, .. } | Parts::Sparse { values, .. },
     ) = &plan.origin
