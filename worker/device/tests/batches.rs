@@ -15,18 +15,16 @@ use consumer::Consumer;
 use shardfeed_device::{ConsumerStream, Device, DeviceBatch, DeviceError, device_count};
 use shardfeed_handoff::SlotPool;
 use standin::{build, run, run_with, wait_for_the_thread};
-use trainer::{BYTES, Trainer, content, is_whole, parts};
+use trainer::{BYTES, Trainer, content, is_whole, parts, trains};
 
 #[test]
 fn batches_arrive_whole_whether_ahead_or_not() {
-    let end = run("batches_arrive_whole_whether_ahead_or_not", &[], || {
-        let mut trainer = Trainer::new(3);
-        let consumer = Consumer::new();
+    let end = trains("batches_arrive_whole_whether_ahead_or_not", &[], 3, |trainer, consumer| {
         trainer.reads(12);
         for _ in 0..3 {
             let (number, address, batch) = trainer.next();
             batch.read(consumer.stream()).unwrap();
-            is_whole(&consumer, number, address, &batch, BYTES);
+            is_whole(consumer, number, address, &batch, BYTES);
         }
         assert_eq!(trainer.device.stats().late, 3);
         trainer.follows();
@@ -34,15 +32,13 @@ fn batches_arrive_whole_whether_ahead_or_not() {
             trainer.waits_for("copies ahead", |trainer| trainer.device.stats().ahead > 0);
             let (number, address, batch) = trainer.next();
             batch.read(consumer.stream()).unwrap();
-            is_whole(&consumer, number, address, &batch, BYTES);
+            is_whole(consumer, number, address, &batch, BYTES);
         }
         let stats = trainer.device.stats();
         assert_eq!((stats.batches, stats.late, stats.pageable, stats.extra_slots), (12, 3, 0, 0));
         assert_eq!(stats.slots, 3, "{stats:?}");
-        trainer.ends();
     });
     let Some(end) = end else { return };
-    end.is_clean();
     assert_eq!(end.number("copies"), 12, "a batch of neighbouring parts is one copy");
     let threads = end.report["context_threads"].as_array().unwrap();
     assert_eq!(threads[0], "shardfeed-gpu");
@@ -52,24 +48,19 @@ fn batches_arrive_whole_whether_ahead_or_not() {
 #[test]
 fn the_next_batch_is_there_while_the_trainer_works_on_this_one() {
     let environment = [("STANDIN_TRACE", "1"), ("STANDIN_COPY_US", "2000")];
-    let end =
-        run("the_next_batch_is_there_while_the_trainer_works_on_this_one", &environment, || {
-            let mut trainer = Trainer::new(2);
-            let consumer = Consumer::new();
-            trainer.reads(4);
-            trainer.follows();
-            for step in 0..4 {
-                // A batch that is requested before its copy may get a slot beyond the ring.
-                trainer.waits_for("copies ahead", |trainer| trainer.device.stats().ahead > 0);
-                let (_, address, batch) = trainer.next();
-                batch.read(consumer.stream()).unwrap();
-                consumer.works_until(address, BYTES, (step + 2).min(4));
-            }
-            trainer.ends();
-            drop(consumer);
-        });
+    let name = "the_next_batch_is_there_while_the_trainer_works_on_this_one";
+    let end = trains(name, &environment, 2, |trainer, consumer| {
+        trainer.reads(4);
+        trainer.follows();
+        for step in 0..4 {
+            // A batch that is requested before its copy may get a slot beyond the ring.
+            trainer.waits_for("copies ahead", |trainer| trainer.device.stats().ahead > 0);
+            let (_, address, batch) = trainer.next();
+            batch.read(consumer.stream()).unwrap();
+            consumer.works_until(address, BYTES, (step + 2).min(4));
+        }
+    });
     let Some(end) = end else { return };
-    end.is_clean();
     let trace = end.trace();
     let ends_of = |kind: &str, which: &str| -> Vec<usize> {
         let places = trace.iter().enumerate().filter(|(_, t)| t.1 == kind && t.2 == which);
@@ -121,9 +112,8 @@ fn a_slot_is_written_only_after_whoever_reads_it() {
 
 #[test]
 fn a_trainer_that_is_ahead_of_its_device_waits_for_it() {
-    let end = run("a_trainer_that_is_ahead_of_its_device_waits_for_it", &[], || {
-        let mut trainer = Trainer::new(3);
-        let consumer = Consumer::new();
+    let name = "a_trainer_that_is_ahead_of_its_device_waits_for_it";
+    let end = trains(name, &[], 3, |trainer, consumer| {
         trainer.follows();
         for _ in 0..60 {
             // Only queued: this loop takes no time, the device does.
@@ -133,11 +123,8 @@ fn a_trainer_that_is_ahead_of_its_device_waits_for_it() {
             consumer.works(address, BYTES, 5_000);
         }
         assert_eq!(trainer.device.stats().extra_slots, 0);
-        trainer.ends();
-        drop(consumer);
     });
     let Some(end) = end else { return };
-    end.is_clean();
     let slot = SlotPool::slot_bytes(BYTES) as u64;
     assert_eq!(end.number("device_bytes_peak"), 3 * slot);
     let host = end.number("pinned_bytes_peak");
@@ -146,35 +133,27 @@ fn a_trainer_that_is_ahead_of_its_device_waits_for_it() {
 
 #[test]
 fn streams_that_cannot_be_named_are_waited_for() {
-    let end =
-        run("streams_that_cannot_be_named_are_waited_for", &[("STANDIN_COPY_US", "3000")], || {
-            let mut trainer = Trainer::new(2);
-            let consumer = Consumer::new();
-            trainer.reads(20);
-            trainer.follows();
-            for step in 0..20 {
-                let (_, address, batch) = trainer.next();
-                let stream =
-                    if step % 2 == 0 { ConsumerStream::PerThread } else { ConsumerStream::Unknown };
-                batch.read(stream).unwrap();
-                if stream == ConsumerStream::PerThread {
-                    // The copy is complete: any stream may read it now.
-                    consumer.works(address, BYTES, 2_000);
-                }
+    let name = "streams_that_cannot_be_named_are_waited_for";
+    trains(name, &[("STANDIN_COPY_US", "3000")], 2, |trainer, consumer| {
+        trainer.reads(20);
+        trainer.follows();
+        for step in 0..20 {
+            let (_, address, batch) = trainer.next();
+            let stream =
+                if step % 2 == 0 { ConsumerStream::PerThread } else { ConsumerStream::Unknown };
+            batch.read(stream).unwrap();
+            if stream == ConsumerStream::PerThread {
+                // The copy is complete: any stream may read it now.
+                consumer.works(address, BYTES, 2_000);
             }
-            trainer.ends();
-            drop(consumer);
-        });
-    let Some(end) = end else { return };
-    end.is_clean();
+        }
+    });
 }
 
 #[test]
 fn a_batch_is_copied_out_in_the_order_of_the_trainers_stream() {
     let name = "a_batch_is_copied_out_in_the_order_of_the_trainers_stream";
-    let end = run(name, &[("STANDIN_COPY_US", "3000")], || {
-        let mut trainer = Trainer::new(2);
-        let consumer = Consumer::new();
+    trains(name, &[("STANDIN_COPY_US", "3000")], 2, |trainer, consumer| {
         let target = consumer.allocate(BYTES);
         trainer.reads(30);
         trainer.follows();
@@ -190,64 +169,49 @@ fn a_batch_is_copied_out_in_the_order_of_the_trainers_stream() {
             assert!(there == expected, "batch {number}");
         }
         consumer.free(target);
-        trainer.ends();
-        drop(consumer);
     });
-    let Some(end) = end else { return };
-    end.is_clean();
 }
 
 #[test]
 fn memory_that_cannot_be_pinned_is_copied_all_the_same_and_counted() {
     let name = "memory_that_cannot_be_pinned_is_copied_all_the_same_and_counted";
-    let end = run(name, &[("STANDIN_REFUSE_PIN", "801")], || {
-        let mut trainer = Trainer::new(2);
-        let consumer = Consumer::new();
+    let end = trains(name, &[("STANDIN_REFUSE_PIN", "801")], 2, |trainer, consumer| {
         trainer.reads(5);
         for _ in 0..5 {
             let (number, address, batch) = trainer.next();
             batch.read(consumer.stream()).unwrap();
-            is_whole(&consumer, number, address, &batch, BYTES);
+            is_whole(consumer, number, address, &batch, BYTES);
         }
         let stats = trainer.device.stats();
         assert_eq!((stats.pageable, stats.batches, stats.pinned_bytes), (5, 5, 0));
-        trainer.ends();
-        drop(consumer);
     });
     let Some(end) = end else { return };
-    end.is_clean();
     assert_eq!(end.number("pageable"), 5);
 }
 
 #[test]
 fn a_trainer_that_holds_every_batch_does_not_wait_for_itself() {
-    let end = run("a_trainer_that_holds_every_batch_does_not_wait_for_itself", &[], || {
-        let mut trainer = Trainer::new(2);
-        let consumer = Consumer::new();
+    let name = "a_trainer_that_holds_every_batch_does_not_wait_for_itself";
+    let end = trains(name, &[], 2, |trainer, consumer| {
         trainer.follows();
         trainer.reads(9);
         let held: Vec<_> = (0..9).map(|_| trainer.next()).collect();
         for (number, address, batch) in &held {
             batch.read(consumer.stream()).unwrap();
-            is_whole(&consumer, *number, *address, batch, BYTES);
+            is_whole(consumer, *number, *address, batch, BYTES);
         }
         assert_eq!(trainer.device.stats().extra_slots, 7);
         drop(held);
         trainer.waits_for("extra slots go", |trainer| trainer.device.stats().slots == 2);
-        trainer.ends();
-        drop(consumer);
     });
     let Some(end) = end else { return };
-    end.is_clean();
     assert_eq!(end.number("device_bytes_peak"), 9 * SlotPool::slot_bytes(BYTES) as u64);
 }
 
 #[test]
 fn batches_of_any_size_arrive_and_ones_never_taken_are_given_back() {
     let name = "batches_of_any_size_arrive_and_ones_never_taken_are_given_back";
-    let end = run(name, &[("STANDIN_COPY_US", "500")], || {
-        let trainer = Trainer::new(2);
-        let consumer = Consumer::new();
+    trains(name, &[("STANDIN_COPY_US", "500")], 2, |trainer, consumer| {
         for number in 0..60 {
             let bytes = 2_000 + (number as usize * 7919) % 400_000;
             let mut slot = trainer.slot(number, bytes);
@@ -258,13 +222,9 @@ fn batches_of_any_size_arrive_and_ones_never_taken_are_given_back() {
                 continue;
             }
             batch.read(consumer.stream()).unwrap();
-            is_whole(&consumer, number, address, &batch, bytes);
+            is_whole(consumer, number, address, &batch, bytes);
         }
-        trainer.ends();
-        drop(consumer);
     });
-    let Some(end) = end else { return };
-    end.is_clean();
 }
 
 #[test]
@@ -348,9 +308,7 @@ fn an_answer_that_no_list_has_is_an_error_with_its_number() {
 #[test]
 fn a_wait_for_a_device_that_is_busy_can_be_left_and_taken_up_again() {
     let name = "a_wait_for_a_device_that_is_busy_can_be_left_and_taken_up_again";
-    let end = run(name, &[], || {
-        let mut trainer = Trainer::new(2);
-        let consumer = Consumer::new();
+    trains(name, &[], 2, |trainer, consumer| {
         trainer.follows();
         for _ in 0..4 {
             // Two are copied at once, and two more as soon as those were read.
@@ -374,37 +332,28 @@ fn a_wait_for_a_device_that_is_busy_can_be_left_and_taken_up_again() {
             }
         };
         batch.read(consumer.stream()).unwrap();
-        is_whole(&consumer, 4, address, &batch, BYTES);
+        is_whole(consumer, 4, address, &batch, BYTES);
         assert_eq!(trainer.device.stats().extra_slots, 0);
         drop((batch, slot));
-        trainer.ends();
-        drop(consumer);
     });
-    let Some(end) = end else { return };
-    end.is_clean();
 }
 
 #[test]
 fn ten_thousand_batches_leave_nothing() {
-    let end = run("ten_thousand_batches_leave_nothing", &[], || {
-        let mut trainer = Trainer::new(3);
-        let consumer = Consumer::new();
+    let end = trains("ten_thousand_batches_leave_nothing", &[], 3, |trainer, consumer| {
         trainer.follows();
         for step in 0..10_000 {
             trainer.reads(1);
             let (number, address, batch) = trainer.next();
             batch.read(consumer.stream()).unwrap();
             if step % 1000 == 0 {
-                is_whole(&consumer, number, address, &batch, BYTES);
+                is_whole(consumer, number, address, &batch, BYTES);
             }
         }
         let stats = trainer.device.stats();
         assert_eq!((stats.batches, stats.extra_slots, stats.pageable), (10_000, 0, 0));
-        trainer.ends();
-        drop(consumer);
     });
     let Some(end) = end else { return };
-    end.is_clean();
     // Slots are created on demand: if batches come slowly, there are fewer than the ring's maximum.
     let (slot, peak) = (SlotPool::slot_bytes(BYTES) as u64, end.number("device_bytes_peak"));
     assert!((slot..=3 * slot).contains(&peak), "{peak} bytes are more than the ring's, or none");

@@ -15,7 +15,7 @@ use consumer::Consumer;
 use shardfeed_device::{Change, ConsumerStream, DeviceError, Number, Step};
 use shardfeed_handoff::SlotPool;
 use standin::{End, run, wait_for_the_thread};
-use trainer::{BYTES, Trainer, is_whole};
+use trainer::{BYTES, Trainer, is_whole, trains};
 
 #[test]
 fn a_graph_is_captured_while_batches_are_copied_and_slots_made() {
@@ -173,42 +173,31 @@ fn extra_slots_are_freed_while_the_device_is_busy() {
 #[test]
 fn a_device_without_memory_pools_frees_in_the_order_of_all_work() {
     let name = "a_device_without_memory_pools_frees_in_the_order_of_all_work";
-    let end = run(name, &[("STANDIN_POOLS", "0")], || {
-        let mut trainer = Trainer::new(2);
-        let consumer = Consumer::new();
+    let end = trains(name, &[("STANDIN_POOLS", "0")], 2, |trainer, consumer| {
         trainer.reads(4);
         let held: Vec<_> = (0..4).map(|_| trainer.next()).collect();
         for (number, address, batch) in &held {
             batch.read(consumer.stream()).unwrap();
-            is_whole(&consumer, *number, *address, batch, BYTES);
+            is_whole(consumer, *number, *address, batch, BYTES);
         }
         drop(held);
-        trainer.ends();
-        drop(consumer);
     });
     let Some(end) = end else { return };
-    end.is_clean();
     assert_eq!(end.number("device_bytes_peak"), 4 * SlotPool::slot_bytes(BYTES) as u64);
 }
 
 #[test]
 fn memory_that_somebody_else_registered_is_copied_all_the_same() {
     let name = "memory_that_somebody_else_registered_is_copied_all_the_same";
-    let end = run(name, &[("STANDIN_REFUSE_PIN", "712")], || {
-        let mut trainer = Trainer::new(2);
-        let consumer = Consumer::new();
+    trains(name, &[("STANDIN_REFUSE_PIN", "712")], 2, |trainer, consumer| {
         trainer.reads(2);
         for _ in 0..2 {
             let (number, address, batch) = trainer.next();
             batch.read(consumer.stream()).unwrap();
-            is_whole(&consumer, number, address, &batch, BYTES);
+            is_whole(consumer, number, address, &batch, BYTES);
         }
         assert_eq!(trainer.device.stats().pageable, 2);
-        trainer.ends();
-        drop(consumer);
     });
-    let Some(end) = end else { return };
-    end.is_clean();
 }
 
 /// Checks that the fake driver aborts a process that makes a call forbidden during a capture;

@@ -9,7 +9,7 @@ use shardfeed_device::{Device, DeviceBatch, DeviceError, Source, Work};
 use shardfeed_handoff::{BufferRange, SharedSlot, SlotPool};
 
 use crate::consumer::Consumer;
-use crate::standin::wait_for_the_thread;
+use crate::standin::{End, run, wait_for_the_thread};
 
 pub const BYTES: usize = 100_000;
 
@@ -111,6 +111,26 @@ impl Trainer {
         drop((queue, pool, device));
         wait_for_the_thread();
     }
+}
+
+/// Runs `body` in another process, as [`run`], with a trainer and a consumer, and checks that
+/// nothing is left of them.
+/// - `turns`: slots of the trainer's ring.
+pub fn trains(
+    test: &str,
+    environment: &[(&str, &str)],
+    turns: usize,
+    body: impl FnOnce(&mut Trainer, &Consumer),
+) -> Option<End> {
+    let end = run(test, environment, || {
+        let mut trainer = Trainer::new(turns);
+        let consumer = Consumer::new();
+        body(&mut trainer, &consumer);
+        trainer.ends();
+        drop(consumer);
+    })?;
+    end.is_clean();
+    Some(end)
 }
 
 /// Checks that the bytes on the device are those of the batch with this number.
