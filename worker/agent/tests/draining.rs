@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::convert::Infallible;
+use std::future::{Ready, ready};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -57,20 +58,41 @@ impl Service<http::Request<Body>> for Sessions {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let sessions = self.clone();
+        let Self { draining, left, joined, unlisted, ended } = self.clone();
+        let join = move |request: wire::JoinRequest| {
+            *joined.lock().unwrap() = request.decoders;
+            let cluster_id = "test".to_owned();
+            wire::JoinResponse { cluster_id, session: 1, ttl_ms: 5_000, heartbeat_ms: 50 }
+        };
+        let still_unlisted = Arc::clone(&unlisted);
+        let heartbeat = move |_: wire::HeartbeatRequest| {
+            let draining = draining.load(Ordering::Relaxed);
+            let unlisted = still_unlisted.lock().unwrap().clone();
+            wire::HeartbeatResponse { draining, unlisted, ..Default::default() }
+        };
+        let end_rank = move |request: wire::EndRankRequest| {
+            unlisted.lock().unwrap().retain(|lease| Some(lease) != request.lease.as_ref());
+            ended.lock().unwrap().push(request);
+            wire::EndRankResponse {}
+        };
+        let leave = move |_: wire::LeaveRequest| {
+            left.fetch_add(1, Ordering::Relaxed);
+            wire::LeaveResponse {}
+        };
         Box::pin(async move {
-            Ok(match request.uri().path().rsplit('/').next() {
+            let method = request.uri().path().rsplit('/').next().map(str::to_owned);
+            Ok(match method.as_deref() {
                 Some("Join") => {
-                    Grpc::new(ProstCodec::default()).unary(Join(sessions), request).await
+                    Grpc::new(ProstCodec::default()).unary(Answers(join), request).await
                 }
                 Some("Heartbeat") => {
-                    Grpc::new(ProstCodec::default()).unary(Heartbeat(sessions), request).await
+                    Grpc::new(ProstCodec::default()).unary(Answers(heartbeat), request).await
                 }
                 Some("EndRank") => {
-                    Grpc::new(ProstCodec::default()).unary(EndRank(sessions), request).await
+                    Grpc::new(ProstCodec::default()).unary(Answers(end_rank), request).await
                 }
                 Some("Leave") => {
-                    Grpc::new(ProstCodec::default()).unary(Leave(sessions), request).await
+                    Grpc::new(ProstCodec::default()).unary(Answers(leave), request).await
                 }
                 _ => WireError::new(ErrorKind::NotFound, "nothing else").to_status().into_http(),
             })
@@ -78,56 +100,15 @@ impl Service<http::Request<Body>> for Sessions {
     }
 }
 
-struct Join(Sessions);
-struct Heartbeat(Sessions);
-struct EndRank(Sessions);
-struct Leave(Sessions);
+/// A method that answers at once.
+struct Answers<F>(F);
 
-type Answer<T> = BoxFuture<Response<T>, Status>;
+impl<A, B, F: FnMut(A) -> B> UnaryService<A> for Answers<F> {
+    type Response = B;
+    type Future = Ready<Result<Response<B>, Status>>;
 
-impl UnaryService<wire::JoinRequest> for Join {
-    type Response = wire::JoinResponse;
-    type Future = Answer<Self::Response>;
-
-    fn call(&mut self, request: Request<wire::JoinRequest>) -> Self::Future {
-        *self.0.joined.lock().unwrap() = request.into_inner().decoders;
-        let cluster_id = "test".to_owned();
-        let joined = wire::JoinResponse { cluster_id, session: 1, ttl_ms: 5_000, heartbeat_ms: 50 };
-        Box::pin(async move { Ok(Response::new(joined)) })
-    }
-}
-
-impl UnaryService<wire::HeartbeatRequest> for Heartbeat {
-    type Response = wire::HeartbeatResponse;
-    type Future = Answer<Self::Response>;
-
-    fn call(&mut self, _: Request<wire::HeartbeatRequest>) -> Self::Future {
-        let draining = self.0.draining.load(Ordering::Relaxed);
-        let unlisted = self.0.unlisted.lock().unwrap().clone();
-        let heard = wire::HeartbeatResponse { draining, unlisted, ..Default::default() };
-        Box::pin(async move { Ok(Response::new(heard)) })
-    }
-}
-
-impl UnaryService<wire::EndRankRequest> for EndRank {
-    type Response = wire::EndRankResponse;
-    type Future = Answer<Self::Response>;
-
-    fn call(&mut self, request: Request<wire::EndRankRequest>) -> Self::Future {
-        let request = request.into_inner();
-        self.0.unlisted.lock().unwrap().retain(|lease| Some(lease) != request.lease.as_ref());
-        self.0.ended.lock().unwrap().push(request);
-        Box::pin(async { Ok(Response::new(wire::EndRankResponse {})) })
-    }
-}
-
-impl UnaryService<wire::LeaveRequest> for Leave {
-    type Response = wire::LeaveResponse;
-    type Future = Answer<Self::Response>;
-
-    fn call(&mut self, _: Request<wire::LeaveRequest>) -> Self::Future {
-        self.0.left.fetch_add(1, Ordering::Relaxed);
-        Box::pin(async { Ok(Response::new(wire::LeaveResponse {})) })
+    fn call(&mut self, request: Request<A>) -> Self::Future {
+        ready(Ok(Response::new((self.0)(request.into_inner()))))
     }
 }
 
@@ -230,14 +211,9 @@ fn a_lease_that_no_trainer_has_is_ended_without_a_position() {
     assert_eq!((ended.lease, ended.is_told, ended.position), (Some(lease), false, None));
 }
 
-#[test]
-fn a_job_of_another_pixel_contract_is_refused_by_name() {
-    let sessions = Sessions::default();
-    let started = start(&sessions);
-    let (mut trainer, said) = greet(&started.socket);
-    assert!(matches!(said, Message::Welcome(_)), "{said:?}");
+fn identity() -> JobIdentity {
     let content = ContentDigest::from_bytes([7; 32]);
-    let identity = JobIdentity {
+    JobIdentity {
         order: ORDER_VERSION,
         content,
         shuffle: Shuffle {
@@ -252,15 +228,28 @@ fn a_job_of_another_pixel_contract_is_refused_by_name() {
         tail: Tail::Drop,
         mode: Mode::Deterministic,
         records: EncodedSpec::raw().records(),
-        decoder: "pixels/from-tomorrow".into(),
-    };
-    let register = trainer::Register {
+        decoder: "none".into(),
+    }
+}
+
+fn register(identity: &JobIdentity) -> trainer::Register {
+    trainer::Register {
         job: "j".into(),
-        identity: Some(identity_to(&identity)),
+        identity: Some(identity_to(identity)),
         record_spec: EncodedSpec::raw().bytes().to_vec(),
         tables: vec![],
         mixture: None,
-    };
+    }
+}
+
+#[test]
+fn a_job_of_another_pixel_contract_is_refused_by_name() {
+    let sessions = Sessions::default();
+    let started = start(&sessions);
+    let (mut trainer, said) = greet(&started.socket);
+    assert!(matches!(said, Message::Welcome(_)), "{said:?}");
+    let identity = JobIdentity { decoder: "pixels/from-tomorrow".into(), ..identity() };
+    let register = register(&identity);
     trainer
         .send(
             &trainer::ToWorker { message: Some(Ask::Register(register)), ..Default::default() },
@@ -292,35 +281,9 @@ fn a_trainer_that_asks_out_of_turn_is_told_so() {
         assert_eq!(error.kind, ErrorKind::WrongVersion);
         error.message
     };
-    let content = ContentDigest::from_bytes([7; 32]);
-    let shuffle = Shuffle {
-        digest: content,
-        seed: 1,
-        enabled: false,
-        window: 1,
-        interleave: 1,
-        block_length: 1,
-    };
-    let identity = JobIdentity {
-        order: ORDER_VERSION,
-        content,
-        shuffle,
-        lanes: 1,
-        tail: Tail::Drop,
-        mode: Mode::Deterministic,
-        records: EncodedSpec::raw().records(),
-        decoder: "none".into(),
-    };
-    let register = trainer::Register {
-        job: "j".into(),
-        identity: Some(identity_to(&identity)),
-        record_spec: EncodedSpec::raw().bytes().to_vec(),
-        tables: vec![],
-        mixture: None,
-    };
+    let register = register(&identity());
     let nameless = trainer::Register { identity: None, ..register.clone() };
-    let earlier = JobIdentity { order: 0, ..identity };
-    let earlier = trainer::Register { identity: Some(identity_to(&earlier)), ..register.clone() };
+    let earlier = self::register(&JobIdentity { order: 0, ..identity() });
     let said = [
         refused(None),
         refused(Some(Ask::Trace(trainer::Trace { duration_ms: 1 }))),
