@@ -16,29 +16,14 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use shardfeed_pipeline::{Dtype, Operator};
+use shardfeed_pipeline::Dtype;
 
 use dice::{Dice, disturb, rounds};
-use sample::ours;
+use sample::{Answer, Case, floats, ours};
 
 #[derive(Deserialize)]
 struct Goldens {
     cases: Vec<Case>,
-}
-
-#[derive(Deserialize)]
-struct Case {
-    name: String,
-    columns: BTreeMap<String, Vec<String>>,
-    operators: Vec<Operator>,
-    answer: Answer,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Answer {
-    Ok { dtype: Dtype, shape: Vec<usize>, bytes: String },
-    Error(String),
 }
 
 fn inflated(text: &str) -> Vec<u8> {
@@ -54,10 +39,7 @@ fn numbers(dtype: Dtype, bytes: &[u8]) -> Vec<f64> {
         Dtype::Uint16 => {
             bytes.as_chunks().0.iter().map(|two| f64::from(u16::from_le_bytes(*two))).collect()
         }
-        Dtype::Float32 => {
-            bytes.as_chunks().0.iter().map(|four| f64::from(f32::from_le_bytes(*four))).collect()
-        }
-        other => panic!("no image has {other}"),
+        dtype => floats(dtype, bytes),
     }
 }
 

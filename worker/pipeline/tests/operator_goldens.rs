@@ -13,14 +13,14 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use shardfeed_handoff::SlotPool;
-use shardfeed_pipeline::{Assembler, Dtype, Operator, ParseSpec, RecordSpec, Schema};
+use shardfeed_pipeline::{Assembler, Dtype, ParseSpec, RecordSpec, Schema};
 use shardfeed_tfrecord::example::{
     DType, Feature, FeatureSpec, Value as Field, encode_example, encode_sequence_example,
 };
 
 use common::{key, stored};
 use hex::unhex;
-use sample::{ours, spec};
+use sample::{Answer, Case, floats, ours, spec};
 
 #[derive(Deserialize)]
 struct Goldens {
@@ -37,33 +37,6 @@ struct Padded {
     value: f64,
     fits: bool,
     bytes: String,
-}
-
-#[derive(Deserialize)]
-struct Case {
-    name: String,
-    columns: BTreeMap<String, Vec<String>>,
-    operators: Vec<Operator>,
-    answer: Answer,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Answer {
-    Ok { dtype: Dtype, shape: Vec<usize>, bytes: String },
-    Error(String),
-}
-
-fn floats(dtype: Dtype, bytes: &[u8]) -> Vec<f64> {
-    match dtype {
-        Dtype::Float32 => {
-            bytes.as_chunks().0.iter().map(|four| f64::from(f32::from_le_bytes(*four))).collect()
-        }
-        Dtype::Float64 => {
-            bytes.as_chunks().0.iter().map(|&eight| f64::from_le_bytes(eight)).collect()
-        }
-        other => panic!("{other} is no float"),
-    }
 }
 
 /// True if equal except for the last bits of tanh, exp and log, which two libraries compute.

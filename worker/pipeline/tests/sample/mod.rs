@@ -3,11 +3,40 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde::Deserialize;
 use shardfeed_handoff::SlotPool;
 use shardfeed_pipeline::{Assembler, ColumnKind, Dtype, Operator, ParseSpec, RecordSpec, Schema};
 use shardfeed_tfrecord::example::{DType, Feature, FeatureSpec, Value as Field, encode_example};
 
 use crate::common::{key, stored};
+
+/// Recorded operators on columns of byte strings, and their result.
+#[derive(Deserialize)]
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) columns: BTreeMap<String, Vec<String>>,
+    pub(crate) operators: Vec<Operator>,
+    pub(crate) answer: Answer,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Answer {
+    Ok { dtype: Dtype, shape: Vec<usize>, bytes: String },
+    Error(String),
+}
+
+pub(crate) fn floats(dtype: Dtype, bytes: &[u8]) -> Vec<f64> {
+    match dtype {
+        Dtype::Float32 => {
+            bytes.as_chunks().0.iter().map(|four| f64::from(f32::from_le_bytes(*four))).collect()
+        }
+        Dtype::Float64 => {
+            bytes.as_chunks().0.iter().map(|&eight| f64::from_le_bytes(eight)).collect()
+        }
+        other => panic!("{other} is no float"),
+    }
+}
 
 /// Encodes Examples with these strings.
 pub(crate) fn examples(columns: &BTreeMap<String, Vec<Vec<u8>>>) -> Vec<Vec<u8>> {
