@@ -337,3 +337,37 @@ def test_a_file_with_other_rows_than_were_counted_is_an_error(tmp_path: Path) ->
         write([6, 3, 3])
         with pytest.raises(sf.ShardChangedError):
             list(each)
+
+
+def test_columns_of_one_feature_and_partition_do_not_change_each_other(tmp_path: Path) -> None:
+    ragged = sf.RaggedFeature("int64", value_key="v", partitions=[sf.RaggedFeature.RowLengths("l")])
+    files = str(tmp_path / "a.tfrecord")
+    with sf.TFRecordWriter(files) as writer:
+        writer.write({"v": [1, 2, 3, 4], "l": [1, 3], "s": [5, 6]})
+        writer.write({"v": [7, 8], "l": [0, 2], "s": [7, 8]})
+    plain, same = sf.VarLenFeature("int64"), sf.RaggedFeature("int64", value_key="s")
+
+    def rows(features: dict[str, Any], *columns: str, keep: str = "") -> list[list[Any]]:
+        source = sf.source(files, features).unbatch(*columns)
+        with loader(source.filter(keep) if keep else source, batch_size=1, shuffle=False) as each:
+            return [[batch[name][0].tolist() for name in features] for batch in each]
+
+    # The numbers of a partition are a column, too.
+    assert rows({"t": ragged, "l": plain}, "t", "l") == [[[1], 1], [[2, 3, 4], 3], [[], 0], [[7, 8], 2]]
+    assert rows({"l": plain, "t": ragged}, "l", "t", keep="l > 1") == [[3, [2, 3, 4]], [2, [7, 8]]]
+    # Another column has the same values, in rows or in each row.
+    assert rows({"t": ragged, "u": ragged}, "t", "u") == [[[1], [1]], [[2, 3, 4], [2, 3, 4]], [[], []], [[7, 8], [7, 8]]]
+    assert rows({"s": sf.FixedLenFeature((2,), "int64"), "x": same}, "x") == [[[5, 6], 5], [[5, 6], 6], [[7, 8], 7], [[7, 8], 8]]
+    assert rows({"s": plain, "x": same}, "s", "x") == [[5, 5], [6, 6], [7, 7], [8, 8]]
+    source = sf.source(files, {"t": ragged, "l": plain}).unbatch("t", "l").filter("l > 1").pack("t", length=4)
+    with loader(source, batch_size=1, shuffle=False) as each:
+        assert sorted(token for batch in each for token in batch["t"][0].tolist() if token) == [2, 3, 4, 7, 8]
+
+
+def test_a_float_follows_the_rows_of_a_feature_list(tmp_path: Path) -> None:
+    with sf.TFRecordWriter(tmp_path / "a.tfrecord") as writer:
+        writer.write(sf.encode_sequence_example({"id": 1}, {"mask": [[0.5, 0.25], [1.0]]}))
+    lists = {"mask": sf.VarLenFeature("float32")}
+    rows = sf.source(str(tmp_path / "a.tfrecord"), {"id": sf.FixedLenFeature((), "int64")}, sequence_features=lists).unbatch("mask")
+    with loader(rows.pack("mask", length=6, append=-0.5), batch_size=1, shuffle=False) as each:
+        assert [batch["mask"][0].tolist() for batch in each] == [[0.5, 0.25, -0.5, 1.0, -0.5, 0.0]]

@@ -226,7 +226,7 @@ class SampleMethods:
             raise ConfigError(f"pack takes names of columns, not {columns!r}")
         spec = {
             "columns": list(columns),
-            "append": arguments.appended(columns, self._features or {}, append),
+            "append": arguments.appended(columns, {**(self._features or {}), **(self._sequence_features or {})}, append),
             "length": whole_number("length", length, 1),
             "block": whole_number("block", block, 1),
             "variants": whole_number("variants", variants, 1),

@@ -262,17 +262,14 @@ impl Unbatch {
                 }
                 _ => return Err(no_rows(name)),
             };
-            let own_row = match cell {
-                RowsCell::Feature(values) => values,
-                RowsCell::List(_) => cells,
-            };
-            let (mut origin, mut default) = (Origin::Feature(Parts::One { values: own_row }), None);
+            // Not in the cell of the feature, which other columns may have, too.
+            let (mut origin, mut default) = (Origin::Feature(Parts::One { values: cells }), None);
             let mut shape = match &row {
                 RowValues::Fixed { shape } => Some(shape.clone()),
                 RowValues::Step | RowValues::Partition(..) => None,
             };
             match (*offsets, &mut shape) {
-                (None, _) => cells += usize::from(matches!(cell, RowsCell::List(_))),
+                (None, _) => cells += 1,
                 (Some(_), None) => {
                     return Err(format!(
                         "rows of column `{name}` have any number of values; offsets takes rows of one \
@@ -340,8 +337,7 @@ impl Unbatch {
         Ok(found)
     }
 
-    /// Replaces the cells of the columns by those of one row of the record, and appends the windows
-    /// of the rows around it.
+    /// Appends the cells of one row of the record, and the windows of the rows around it.
     ///
     /// # Errors  The columns have different numbers of rows, or not that row.
     pub(crate) fn take<'a>(
@@ -373,14 +369,14 @@ impl Unbatch {
                     let length = items(shape);
                     present(&cells[cell]).and_then(|list| list.range(row * length, length))
                 }
-                (RowsCell::Feature(_), _) => column.values(cells, lists)?[row],
+                (RowsCell::Feature(cell), _) => {
+                    let list = present(&cells[cell]);
+                    let lengths = column.lengths(list.map_or(0, |list| list.count()), cells)?;
+                    list.and_then(|list| list.range(lengths[..row].iter().sum(), lengths[row]))
+                }
                 (RowsCell::List(list), _) => column.fitting(lists[list].iter().nth(row).flatten()),
             };
-            let found = column.located(values).ok_or_else(missing)?;
-            match column.cell {
-                RowsCell::Feature(cell) => cells[cell] = found,
-                RowsCell::List(_) => cells.push(found),
-            }
+            cells.push(column.located(values).ok_or_else(missing)?);
         }
         Ok(())
     }
