@@ -187,6 +187,20 @@ def test_plans_and_batches_are_those_of_a_loader(place: Place, name: str) -> Non
             assert shown(batch) == batches[step], (rank, step)
 
 
+@pytest.mark.parametrize("name", ["filtered", "rows", "packs", "cut", "windows", "balanced", "squares", "mixed_rows", "mixed_packs"])
+def test_sample_maps_in_a_file_have_the_same_samples(place: Place, name: str) -> None:
+    """With 0 bytes in memory all maps are in the file, or in memory if no file can be written."""
+    at = ("batch", "show", "--source", f"train.py:{name}", *order(epoch=1), "--step", "2", "-o", "json")
+    in_memory, in_file = place.run(*at), place.run(*at, SHARDFEED_SAMPLES_MEMORY="0")
+    unwritten = place.run(*at, SHARDFEED_SAMPLES_MEMORY="0", TMPDIR=str(place.folder / "none"))
+    unread = place.run(*at, SHARDFEED_SAMPLES_MEMORY="much")
+    assert in_memory.returncode == 0 and json.loads(in_memory.stdout)["samples"]
+    assert in_memory.stdout == in_file.stdout == unwritten.stdout == unread.stdout
+    assert "sample maps" not in in_memory.stderr + in_file.stderr
+    assert unwritten.stderr.count("sample maps stay in memory") == 1
+    assert "SHARDFEED_SAMPLES_MEMORY is `much`, not a number of bytes" in unread.stderr
+
+
 @pytest.mark.parametrize(
     ("name", "epoch"),
     [("plain", 0), ("filtered", 1), ("rows", 0), ("packs", 1), ("cut", 0), ("windows", 0), ("balanced", 1), ("squares", 0)]

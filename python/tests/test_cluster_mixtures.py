@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import random
 import shutil
+import subprocess
+import sys
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -144,6 +147,28 @@ def test_sources_with_programs_give_the_batches_of_one_process(
     # A process without a worker is one itself.
     here = {"coordinator": where["coordinator"], "job": f"{where['job']}-here", "worker": tmp_path / "none.sock", "timeout": 3}
     assert alone == batches(mixture, 2, **order, **where | here)
+
+
+def filtered_and_plain(folder: Path, **of: Any) -> list[Any]:
+    """Returns the parts of all batches of an epoch of a mixture with one filter."""
+    plain = RecordsWorld(folder, 4, [40, 25]).source()
+    mixture = sf.mix({"some": (plain.filter("id % 3 > 0"), 2), "all": (plain, 1)}, epoch=60)
+    with sf.Loader(mixture, batch_size=12, seed=2, provenance=True, **of) as loader:
+        return [parts_by_name(loader, batch) for batch in loader]
+
+
+def test_a_trainer_without_memory_for_sample_maps_has_them_in_a_file(where: dict[str, Any], tmp_path: Path) -> None:
+    """The trainer has the maps of its worker, and of the source without a filter a map without bytes."""
+    alone = filtered_and_plain(tmp_path / "alone")
+    code = (
+        "import json, sys; from pathlib import Path; from test_cluster_mixtures import filtered_and_plain\n"
+        "folder, where = sys.argv[1:]; print(json.dumps(filtered_and_plain(Path(folder), **json.loads(where))))"
+    )
+    environment = os.environ | {"SHARDFEED_SAMPLES_MEMORY": "0", "PYTHONPATH": os.pathsep.join(sys.path)}
+    given = [str(tmp_path / "data"), json.dumps(where | {"fallback": False}, default=str)]
+    done = subprocess.run([sys.executable, "-c", code, *given], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [[list(part) for part in batch] for batch in alone] and alone
 
 
 def test_operators_see_the_sources_of_a_mixture(running: Cluster, where: dict[str, Any], tmp_path: Path) -> None:

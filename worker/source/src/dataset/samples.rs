@@ -433,7 +433,8 @@ impl SampleMap {
         records: u64,
         program: &SampleProgram,
     ) -> Option<Self> {
-        Self::read(bytes, address, records).filter(|map| map.is_of(program))
+        let map = Self::read(bytes, address, records)?;
+        (map.is_of(program) && map.data_bytes <= i64::MAX as u64).then_some(map)
     }
 
     /// Returns the map in the form in which a process keeps it.
@@ -508,7 +509,6 @@ impl SampleMap {
         let ends = |bits: &Bits| bits.len == 0 || !bits.has(bits.len - 1);
         let is_whole =
             map.rows.as_ref().is_none_or(|bits| bits.len - bits.ones == records && ends(bits))
-                && data_bytes <= i64::MAX as u64
                 && map.passes.as_ref().is_none_or(|bits| bits.len == rows)
                 && map.starts.as_ref().is_none_or(|bits| bits.len == 0 || bits.has(0));
         (is_whole && numbers.next().is_none()).then_some(map)
@@ -664,7 +664,10 @@ mod tests {
         let mut costs = Costs::default();
         (0..maps[1].samples()).for_each(|sample| costs.push(sample * 100));
         maps.push(SampleMap { costs: Some(Box::new(costs)), ..maps[1].clone() });
+        // A trainer does not know the bytes of files.
+        maps.push(SampleMap::of_all(100, u64::MAX));
         for map in maps {
+            assert_eq!(SampleMap::of_file(&map.to_file()).as_ref(), Some(&map));
             let bytes = map.encode("one");
             assert_eq!(SampleMap::read(&bytes, "one", 100), Some(map));
             for at in 0..bytes.len() {

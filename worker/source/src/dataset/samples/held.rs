@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Deref;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
 use lru::LruCache;
@@ -20,6 +20,9 @@ const HELD_BYTES: usize = 64 << 20;
 
 /// Bytes of the maps that this process holds in memory, without those that were read from its file.
 static HELD: AtomicUsize = AtomicUsize::new(0);
+
+/// True if this process has warned that it cannot write its file.
+static HAS_WARNED: AtomicBool = AtomicBool::new(false);
 
 /// The file of this process, which a child does not write to.
 static FILE: Mutex<Option<(u32, Weak<MapFile>)>> = Mutex::new(None);
@@ -114,14 +117,16 @@ impl HeldMap {
                     HELD.fetch_sub(bytes, Ordering::Relaxed);
                     return Self::at(&map, digest, Place::File(Arc::new(place)));
                 }
-                Err(error) => {
+                // Once, as there may be a million maps.
+                Err(error) if !HAS_WARNED.swap(true, Ordering::Relaxed) => {
                     let folder = std::env::temp_dir();
                     tracing::warn!(
-                        "counted samples stay in memory, as no file can be written to {}: {error}; set \
+                        "sample maps stay in memory, as no file can be written to {}: {error}; set \
                          TMPDIR to a folder with space",
                         folder.display()
                     );
                 }
+                Err(_) => {}
             }
         }
         let held = Arc::new(MapInMemory { map, bytes });
@@ -215,7 +220,7 @@ impl MapInFile {
         }
         let mut bytes = vec![0; self.len];
         if let Err(error) = self.file.file.read_exact_at(&mut bytes, self.start) {
-            panic!("this process's file of counted samples cannot be read: {error}");
+            panic!("this process's file of sample maps cannot be read: {error}");
         }
         let map = SampleMap::of_file(&bytes).expect("the file has what this process wrote");
         let map = Arc::new(map);
