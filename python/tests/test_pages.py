@@ -109,7 +109,7 @@ def test_the_table_of_roles_is_the_one_that_is_asked() -> None:
     # Every row was read; `rights.rs` itself tests that every call of the protocol has one.
     assert len(asked) == table.count(";")
     among_nodes = {call for call, (roles, _) in asked.items() if roles == {"coordinator"}}
-    text = page("SECURITY.md")
+    text = page("OPERATIONS.md")
     (sentence,) = re.findall(r"^What coordinators ask of each other \((.*?)\) is for the role coordinator", text, re.MULTILINE | re.DOTALL)
     assert set(re.findall(r"`(\w+)`", sentence)) == among_nodes
     found = {call.strip("`"): (frozenset(roles.split(", ")), reach) for call, roles, reach in rows(text, ROLES)}

@@ -6,7 +6,7 @@
 //! `spiffe://DOMAIN/.../ROLE/NAME`.
 //!
 //! The files are checked for changes before connections are made, so that a renewed certificate is
-//! used without a restart. Only TLS 1.3 is used. Source: docs/SECURITY.md.
+//! used without a restart. Only TLS 1.3 is used. Source: docs/OPERATIONS.md, Security.
 #![forbid(unsafe_code)]
 
 mod authority;

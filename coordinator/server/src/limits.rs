@@ -1,4 +1,4 @@
-//! Bounds that docs/SECURITY.md names, and a way to use up those of thousands of callers: for
+//! Bounds that docs/OPERATIONS.md names, and a way to use up those of thousands of callers: for
 //! tests.
 
 use tokio::sync::{Semaphore, SemaphorePermit};

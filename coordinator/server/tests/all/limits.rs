@@ -1,5 +1,5 @@
-//! The bounds in docs/SECURITY.md hold, and callers that violate them do not affect others. Bounds
-//! on times are tested beside their code: `net.rs`, `rpc/mod.rs`.
+//! The bounds in docs/OPERATIONS.md hold, and callers that violate them do not affect others.
+//! Bounds on times are tested beside their code: `net.rs`, `rpc/mod.rs`.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -19,11 +19,11 @@ use crate::fixture::{DEADLINE, Fixture, context, refused};
 use crate::http::page;
 use crate::worker::{beat, join};
 
-/// The numbers in the table of docs/SECURITY.md equal those of the code.
+/// The numbers in the table of docs/OPERATIONS.md equal those of the code.
 #[test]
 fn the_documented_bounds_are_those_of_the_code() {
-    let text = include_str!("../../../../docs/SECURITY.md");
-    let (_, table) = text.split_once("## Limits").unwrap();
+    let text = include_str!("../../../../docs/OPERATIONS.md");
+    let (_, table) = text.split_once("\n### Limits\n").unwrap();
     let rows: BTreeMap<&str, &str> = table
         .lines()
         .filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |")?.split_once(" | "))
