@@ -13,6 +13,7 @@ use crate::breach::Breaches;
 use crate::oracle::Begin;
 use crate::sources;
 use crate::world::catalog::JobFacts;
+use crate::world::mixture::Mix;
 
 /// Corrupt records that were encountered, reported and listed.
 #[derive(Debug)]
@@ -21,12 +22,15 @@ pub struct Skips {
     seen: RefCell<Seen>,
 }
 
+/// Records by job and by the datasets whose shards are numbered.
+pub type Known = BTreeMap<(String, String), BTreeSet<Sample>>;
+
 #[derive(Debug, Default)]
 struct Seen {
-    /// Records that a worker reported, by job.
-    told: BTreeMap<String, BTreeSet<Sample>>,
-    /// Reported records whose report was answered, by job.
-    known: BTreeMap<String, BTreeSet<Sample>>,
+    /// Records that a worker reported, by job and by the datasets whose shards are numbered.
+    told: BTreeMap<(String, String), BTreeSet<Sample>>,
+    /// Reported records whose report was answered.
+    known: Known,
     /// Records of an epoch that were skipped for one start of a rank, by trainer and epoch.
     skipped: BTreeMap<(String, u64), u64>,
     counted: BTreeMap<&'static str, u64>,
@@ -44,15 +48,17 @@ impl Skips {
     }
 
     /// Records that a report is about to be sent.
-    pub fn tells(&self, job: &str, records: &BTreeSet<Sample>) {
+    pub fn tells(&self, (job, mix): (&JobFacts, Mix), records: &BTreeSet<Sample>) {
         let mut seen = self.seen.borrow_mut();
-        seen.told.entry(job.to_owned()).or_default().extend(records);
+        let of = (job.name.clone(), job.numbering(mix));
+        seen.told.entry(of).or_default().extend(records);
         *seen.counted.entry("skip-reports").or_default() += 1;
     }
 
     /// Records that a report was answered.
-    pub fn knows(&self, job: &str, records: &BTreeSet<Sample>) {
-        self.seen.borrow_mut().known.entry(job.to_owned()).or_default().extend(records);
+    pub fn knows(&self, (job, mix): (&JobFacts, Mix), records: &BTreeSet<Sample>) {
+        let of = (job.name.clone(), job.numbering(mix));
+        self.seen.borrow_mut().known.entry(of).or_default().extend(records);
     }
 
     /// Records that a trainer received a batch from which `skipped` records were removed.
@@ -80,38 +86,39 @@ impl Skips {
 
     /// Records that an epoch of a job is about to be requested.
     /// - Returns the records to compare the answer with in [`Skips::listed`].
-    pub fn asks(&self, job: &str) -> BTreeSet<Sample> {
-        self.seen.borrow().known.get(job).cloned().unwrap_or_default()
+    pub fn asks(&self) -> Known {
+        self.seen.borrow().known.clone()
     }
 
     /// Checks the skipped records that an answer lists for an epoch.
     /// - `known`: records whose reports had been answered before the request was sent.
     /// - `begin`: start of the generation that the answer names.
-    pub fn listed(
-        &self,
-        job: &JobFacts,
-        begin: &Begin,
-        known: &BTreeSet<Sample>,
-        epoch: &wire::Epoch,
-    ) {
+    pub fn listed(&self, job: &JobFacts, begin: &Begin, known: &Known, epoch: &wire::Epoch) {
         let left_out = begin.left_out_of(epoch.epoch);
         self.check_sources(job, begin, epoch);
         let mut seen = self.seen.borrow_mut();
         let (name, number, records) = (&job.name, epoch.epoch, &epoch.skipped_records);
-        let sample = |record: &wire::SkippedRecord| Sample {
-            shard: record.shard as u32,
-            ordinal: record.ordinal,
+        let of = (name.clone(), job.numbering(begin.mix));
+        let corrupt = job.corrupt_of(begin.mix);
+        let sample = |record: &wire::SkippedRecord| {
+            let sample = Sample { shard: record.shard as u32, ordinal: record.ordinal };
+            job.of_stage((begin.mix, number), sample)
         };
-        let listed: BTreeSet<Sample> = records.iter().map(sample).collect();
-        let is_once = listed.len() == records.len() && records.len() as u64 == epoch.skipped;
+        let listed: BTreeSet<Sample> = records.iter().filter_map(sample).collect();
+        // A mixture epoch may have a record several times.
+        let is_counted = match begin.mix {
+            None => records.len() as u64 == epoch.skipped,
+            Some(_) => records.len() as u64 <= epoch.skipped,
+        };
+        let is_once = listed.len() == records.len() && is_counted;
         self.breaches.check(is_once, "I20", || {
             let skipped = epoch.skipped;
             format!("epoch {number} of {name} has {skipped} skipped, and lists {records:?}")
         });
-        let told = seen.told.get(name).cloned().unwrap_or_default();
+        let told = seen.told.get(&of).cloned().unwrap_or_default();
         let as_met = |record: &&wire::SkippedRecord| {
-            let met = job.corrupt.get(&sample(record)).filter(|_| told.contains(&sample(record)));
-            met.is_some_and(|(path, offset, reason)| {
+            let sample = sample(record).filter(|sample| told.contains(sample));
+            sample.and_then(|sample| corrupt.get(&sample)).is_some_and(|(path, offset, reason)| {
                 record.path.ends_with(path.as_str())
                     && (record.offset, &record.reason) == (*offset, reason)
             })
@@ -124,11 +131,28 @@ impl Skips {
         if epoch.state() != wire::EpochState::Sealed {
             return;
         }
-        let delivers = |sample: &Sample| {
-            let step = || job.step_of(number, *sample);
-            job.identity.is_dynamic() || step().is_some_and(|step| !left_out.contains(step))
+        let deliveries = |sample: &Sample| {
+            let steps = || job.steps_of((begin.mix, number), *sample);
+            let is_delivered = |step: &u64| !left_out.contains(*step);
+            if job.identity.is_dynamic() {
+                1
+            } else {
+                steps().iter().filter(|of| is_delivered(of)).count()
+            }
         };
-        let missing = known.iter().find(|known| delivers(known) && !listed.contains(known));
+        let delivers = |sample: &Sample| deliveries(sample) > 0;
+        // A generation whose mixture numbers the shards otherwise makes the coordinators forget them.
+        let is_kept = begin.mix.is_none() || job.numbers_alike();
+        let known = known.get(&of).filter(|_| is_kept).into_iter().flatten();
+        let missing = known.clone().find(|known| delivers(known) && !listed.contains(known));
+        *seen.counted.entry("skips-expected").or_default() += known.count() as u64;
+        let times: usize = listed.iter().map(deliveries).sum();
+        self.breaches.check(times as u64 == epoch.skipped, "I20", || {
+            let skipped = epoch.skipped;
+            format!(
+                "epoch {number} of {name} skips {skipped} samples, but has {times} of {records:?}"
+            )
+        });
         self.breaches.check(missing.is_none(), "I20", || {
             format!("epoch {number} of {name} is over, and lacks {missing:?} of {records:?}")
         });
@@ -227,9 +251,9 @@ mod tests {
 
         /// Reports every corrupt record and returns the breach that listing `epoch` causes.
         fn breach(&self, epoch: &wire::Epoch) -> Option<&'static str> {
-            self.skips.tells("job", &self.corrupt);
-            self.skips.knows("job", &self.corrupt);
-            self.skips.listed(&self.job, &Begin::default(), &self.skips.asks("job"), epoch);
+            self.skips.tells((&self.job, None), &self.corrupt);
+            self.skips.knows((&self.job, None), &self.corrupt);
+            self.skips.listed(&self.job, &Begin::default(), &self.skips.asks(), epoch);
             self.breaches.first().map(|breach| breach.id)
         }
     }
@@ -259,7 +283,7 @@ mod tests {
 
         let untold = Fixture::new();
         let epoch = untold.epoch(untold.corrupt.clone());
-        untold.skips.listed(&untold.job, &Begin::default(), &BTreeSet::new(), &epoch);
+        untold.skips.listed(&untold.job, &Begin::default(), &Known::new(), &epoch);
         assert_eq!(untold.breaches.first().map(|breach| breach.id), Some("I20"));
     }
 

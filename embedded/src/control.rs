@@ -111,6 +111,7 @@ impl Control for LocalControl {
                 rank: request.rank,
                 fencing: started.fencing,
                 serial: started.fencing,
+                mixture: None,
                 epoch: started.epoch,
                 segments: started.segments,
             }),

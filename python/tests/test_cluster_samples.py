@@ -145,7 +145,7 @@ def test_the_batches_are_those_of_one_process(
         assert alone == [(rows_of(batch), record_parts(batch)) for _ in range(2) for batch in loader]
         assert loader.stats()["source"] == "worker worker-0"
     steps = len(alone) // 2
-    for at in [] if "balanced" in kind else [0, steps - 1, steps, 2 * steps - 1]:
+    for at in [0, steps - 1, steps, 2 * steps - 1]:
         assert shown_parts(running, where["job"], *divmod(at, steps)) == alone[at][1]
     with Killer(running.workers[0], len(kind)):
         killed = batches(source, 2, **order, **where | {"job": f"{where['job']}-killed"})
@@ -241,9 +241,7 @@ def test_dynamic_ranks_share_the_samples(running: Cluster, where: dict[str, Any]
             loader.close()
 
 
-def test_balanced_jobs_have_no_dynamic_ranks_and_no_batches_in_the_coordinator(
-    running: Cluster, where: dict[str, Any], tmp_path: Path
-) -> None:
+def test_balanced_jobs_have_no_dynamic_ranks(running: Cluster, where: dict[str, Any], tmp_path: Path) -> None:
     source = programs(World(tmp_path / "data", 9, [40, 25]).source())["balanced"]
     with pytest.raises(sf.ConfigError, match="no steps that ranks share"):
         sf.Loader(source, batch_size=5, mode="dynamic", **where | {"job": "balanced-dynamic"})
@@ -254,8 +252,42 @@ def test_balanced_jobs_have_no_dynamic_ranks_and_no_batches_in_the_coordinator(
         assert (epoch["total"], epoch["dropped"], epoch["steps"]) == (65, 0, len(batches))
         shards = running.ask("shard", "list", "--job", where["job"], "--epoch", "0")["shards"]
         assert [(shard["state"], shard["records_done"]) for shard in shards] == [("done", 40), ("done", 25)]
-        with pytest.raises(FailedError, match="balances its steps by `len.tokens.`, and coordinators do not know the costs"):
-            running.command("batch", "show", "--job", where["job"], "--epoch", "0", "--step", "1")
+
+
+@pytest.mark.parametrize("tail", ["drop", "uneven"])
+@pytest.mark.parametrize("kind", ["balanced", "balanced packs"])
+def test_batches_of_a_balanced_job_are_shown_after_restarts_at_other_world_sizes(
+    running: Cluster, where: dict[str, Any], tmp_path: Path, kind: str, tail: Any
+) -> None:
+    source = programs(World(tmp_path / "data", 12, [90, 2, 61, 40]).source())[kind]
+    order: dict[str, Any] = {"tail": tail, "seed": 3, "shuffle_window": 16, "provenance": True}
+    resume: Any = None
+    parts: dict[tuple[int, int], list[list[int]]] = {}
+    for world_size, batch_size, stop in [(2, 6, 3), (3, 4, 5), (1, 8, None)]:
+        each = [
+            sf.Loader(source, rank=rank, world_size=world_size, batch_size=batch_size, resume=resume, **order, **where)
+            for rank in range(world_size)
+        ]
+        first = len(parts) and 1 + max(step for step, _ in parts)
+
+        def read(loader: sf.Loader, first: int = first, stop: Any = stop) -> list[list[list[int]]]:
+            return [record_parts(batch) for batch in itertools.islice(loader, stop and stop - first)]
+
+        with ThreadPoolExecutor(world_size) as pool:
+            found = list(pool.map(read, each))
+        parts |= {(first + step, rank): batch for rank, batches in enumerate(found) for step, batch in enumerate(batches)}
+        states = [loader.state_dict() for loader in each]
+        resume = states if tail == "uneven" else states[0]
+        now = [(step, rank) for step, rank in parts if step >= first]
+        for step, rank in [now[0], now[-1], now[len(now) // 2]]:
+            assert shown_parts(running, where["job"], 0, step, "--rank", str(rank)) == parts[step, rank], (step, rank)
+        whole = running.ask("batch", "show", "--job", where["job"], "--epoch", "0", "--step", str(now[0][0]))["samples"]
+        assert sorted({row["rank"] for row in whole}) == list(range(world_size))
+        for loader in each:
+            loader.close()
+    beyond = str(1 + max(step for step, _ in parts))
+    with pytest.raises(FailedError, match=f"step {beyond}"):
+        running.command("batch", "show", "--job", where["job"], "--epoch", "0", "--step", beyond, "--rank", "0")
 
 
 def together(loaders: list[sf.Loader]) -> list[tuple[Any, ...]]:

@@ -291,7 +291,7 @@ async fn look_at_skips(
     let Some(epoch) = dice.one(&ask(None).await).map(|epoch| epoch.epoch) else {
         return;
     };
-    let known = oracle.skips.asks(&job.name);
+    let known = oracle.skips.asks();
     for epoch in ask(Some(epoch)).await {
         let begin = match job.identity.is_dynamic() {
             true => Some(Begin::default()),

@@ -14,6 +14,7 @@ use shardfeed_proto::chunk::FileEntry;
 use shardfeed_proto::common::v1::RecordSpec;
 use shardfeed_proto::coordinator::v1::{InDoubt, RegisterJobRequest};
 use shardfeed_proto::{identity_to, mixture_to, record_spec_digest};
+use shardfeed_scheduler::MIXTURES_KEPT;
 
 use crate::dice::Dice;
 use crate::sources;
@@ -98,6 +99,9 @@ pub fn policy_of(job: &str) -> InDoubt {
     if job == "shared" { InDoubt::Drop } else { InDoubt::Redeliver }
 }
 
+/// Records that cannot be read: path of the shard, offset and reason.
+pub type Corrupt = BTreeMap<Sample, (String, u64, String)>;
+
 /// Job, as known to its launcher.
 #[derive(Debug)]
 pub struct JobFacts {
@@ -111,8 +115,8 @@ pub struct JobFacts {
     pub identity: JobIdentity,
     /// Samples per step of all ranks; constant.
     pub global_batch: u64,
-    /// Records that cannot be read: path of the shard, offset and reason.
-    pub corrupt: BTreeMap<Sample, (String, u64, String)>,
+    /// Records that cannot be read; of a mixture, see [`JobFacts::corrupt_of`].
+    pub corrupt: Rc<Corrupt>,
     counts: Vec<u64>,
     whole: RefCell<BTreeMap<(Mix, u64), Rc<EpochPlan>>>,
     groups: RefCell<BTreeMap<u64, Rc<Groups>>>,
@@ -156,14 +160,14 @@ impl JobFacts {
             variants: None,
             identity,
             global_batch: 8,
-            corrupt: corrupt_of(manifest),
+            corrupt: Rc::new(corrupt_of(manifest)),
             counts: manifest.counts(),
             whole: RefCell::default(),
             groups: RefCell::default(),
         })
     }
 
-    /// Returns a deterministic job over a mixture of sources, without corrupt records.
+    /// Returns a deterministic job over a mixture of sources.
     pub fn mixed(name: &str, versions: &[SourceVersion], tail: Tail, seed: u64) -> Rc<Self> {
         let none = Manifest::new(vec![]).expect("it is empty");
         let job = Self::new(name, "", &none, tail, seed);
@@ -267,9 +271,65 @@ impl JobFacts {
         placed.map(|placed| placed.step)
     }
 
+    /// Returns the records that cannot be read, by their numbers in a mixture.
+    pub fn corrupt_of(&self, mix: Mix) -> Rc<Corrupt> {
+        match (&self.variants, mix) {
+            (Some(variants), Some(mix)) => variants.corrupt(mix),
+            _ => Rc::clone(&self.corrupt),
+        }
+    }
+
+    /// Returns the datasets whose shards a mixture numbers, in their order; empty for one dataset.
+    pub fn numbering(&self, mix: Mix) -> String {
+        let names = self.mixture(mix).map_or(vec![], |of| of.versions);
+        names.iter().map(|of| format!("{} ", of.dataset)).collect()
+    }
+
+    /// True if all mixtures that the job was given number their shards alike, and are kept.
+    pub fn numbers_alike(&self) -> bool {
+        let given = self.variants.as_ref().map_or(0, Variants::count);
+        let first = (given > 0).then(|| self.numbering(Some(0)));
+        let is_first = |mix| Some(self.numbering(Some(mix))) == first;
+        given <= MIXTURES_KEPT && (1..given).all(is_first)
+    }
+
+    /// Returns a sample of an epoch by its number in the mixture.
+    pub fn named(&self, (mix, epoch): (Mix, u64), portion: Portion, sample: Sample) -> Sample {
+        match (&self.variants, mix) {
+            (Some(variants), Some(mix)) => variants.named((mix, epoch), portion.source, sample),
+            _ => sample,
+        }
+    }
+
+    /// Returns a sample, by its number in the epoch's shards, by its number in the mixture.
+    pub fn of_stage(&self, (mix, epoch): (Mix, u64), sample: Sample) -> Option<Sample> {
+        match (&self.variants, mix) {
+            (Some(variants), Some(mix)) => variants.of_stage((mix, epoch), sample),
+            _ => Some(sample),
+        }
+    }
+
+    /// Returns the steps of an epoch of a deterministic job that have a sample, unless its tail drops
+    /// it; of a mixture there may be several.
+    /// - `sample`: by its number in the mixture.
+    pub fn steps_of(&self, (mix, epoch): (Mix, u64), sample: Sample) -> Vec<u64> {
+        let (Some(variants), Some(mix)) = (&self.variants, mix) else {
+            return self.step_of(epoch, sample).into_iter().collect();
+        };
+        let Some((source, sample)) = variants.in_source((mix, epoch), sample) else {
+            return vec![];
+        };
+        let plan = self.whole(Some(mix), epoch);
+        let epochs = plan.mixture().expect("it is of a mixture").source_epochs(source);
+        let place = |epoch| plan.place(Portion { source, epoch }, sample).ok().flatten();
+        epochs.filter_map(place).map(|placed| placed.step).collect()
+    }
+
     /// Returns the corrupt samples among `samples`.
-    pub fn corrupt_in(&self, samples: impl IntoIterator<Item = Sample>) -> Vec<Sample> {
-        samples.into_iter().filter(|sample| self.corrupt.contains_key(sample)).collect()
+    /// - `mix`: mixture in which they are numbered.
+    pub fn corrupt_in(&self, mix: Mix, samples: impl IntoIterator<Item = Sample>) -> Vec<Sample> {
+        let corrupt = self.corrupt_of(mix);
+        samples.into_iter().filter(|sample| corrupt.contains_key(sample)).collect()
     }
 
     /// Returns the number of steps of an epoch.
@@ -284,7 +344,7 @@ impl JobFacts {
 }
 
 /// Returns the corrupt records of a manifest; equal content is corrupt in the same places.
-fn corrupt_of(manifest: &Manifest) -> BTreeMap<Sample, (String, u64, String)> {
+pub(super) fn corrupt_of(manifest: &Manifest) -> Corrupt {
     let digest = manifest.digest();
     let (seed, _) = digest.as_bytes().split_first_chunk().expect("a digest has 32 bytes");
     let dice = Dice::new(u64::from_le_bytes(*seed), 600);

@@ -137,7 +137,7 @@ impl Rank {
             let lane = groups.lane(piece.group);
             samples.extend((piece.from..piece.to).filter_map(|offset| lane.output(offset).ok()));
         }
-        self.admit(host, seat, cursor.epoch(), &job.corrupt_in(samples.iter().copied()))?;
+        self.admit(host, seat, cursor.epoch(), &job.corrupt_in(None, samples.iter().copied()))?;
         let lease = (job.name.clone(), cursor.generation(), self.rank, fencing);
         host.oracle.lists.delivered(&lease, (cursor.epoch(), step), samples);
         host.breaches.check(step == cursor.step(), "I4", || {

@@ -2,17 +2,18 @@
 //! that its launcher gives it. Stages that have not begun may be others at each restart.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use shardfeed_plan::{
     ContentDigest, DatasetStage, DatasetVersion, Digest, JobMixture, Manifest, MixtureEpoch,
-    PlanError, Shuffle, Source,
+    PlanError, Sample, Shuffle, Source,
 };
 use shardfeed_proto::chunk::FileEntry;
 
 use crate::dice::Dice;
-use crate::world::catalog::{file, manifest_of};
+use crate::world::catalog::{Corrupt, corrupt_of, file, manifest_of};
 
 /// Number of a mixture among those of its job; `None`: the job reads one dataset.
 pub type Mix = Option<usize>;
@@ -33,6 +34,7 @@ pub struct SourceVersion {
     pub files: Vec<FileEntry>,
     manifest: Manifest,
     source: Arc<Source>,
+    corrupt: Corrupt,
 }
 
 /// Versions of a job's sources, and the mixtures that it was given.
@@ -40,6 +42,8 @@ pub struct SourceVersion {
 pub struct Variants {
     versions: Vec<SourceVersion>,
     given: RefCell<Vec<JobMixture>>,
+    /// Corrupt records of all versions of a mixture.
+    corrupt: RefCell<BTreeMap<usize, Rc<Corrupt>>>,
 }
 
 impl SourceVersion {
@@ -54,7 +58,8 @@ impl SourceVersion {
             let has_spec = ["math-1", "web-2"].contains(&dataset);
             let record_spec = has_spec.then(|| Digest::of_parts([dataset.as_bytes()]));
             let source = Arc::new(source.with_record_spec(record_spec));
-            Self { dataset: dataset.into(), files, manifest, source }
+            let corrupt = corrupt_of(&manifest);
+            Self { dataset: dataset.into(), files, manifest, source, corrupt }
         };
         VERSIONS.map(version).into()
     }
@@ -74,7 +79,7 @@ impl SourceVersion {
 impl Variants {
     /// Returns a job's sources, without a mixture.
     pub fn new(versions: Vec<SourceVersion>) -> Self {
-        Self { versions, given: RefCell::default() }
+        Self { versions, given: RefCell::default(), corrupt: RefCell::default() }
     }
 
     /// Returns the dataset of each version, with its content.
@@ -103,12 +108,74 @@ impl Variants {
         epoch: u64,
     ) -> Result<MixtureEpoch, PlanError> {
         let known = self.of(mix);
-        let named = |of: &DatasetVersion| {
-            let version = self.versions.iter().find(|version| version.dataset == of.dataset);
-            Arc::clone(&version.expect("it is of the job").source)
-        };
-        let sources: Vec<Arc<Source>> = known.versions.iter().map(named).collect();
+        let source = |of: &DatasetVersion| Arc::clone(&self.version(of).source);
+        let sources: Vec<Arc<Source>> = known.versions.iter().map(source).collect();
         Ok(MixtureEpoch::new(&known.mixture()?, &sources, shuffle, epoch)?)
+    }
+
+    fn version(&self, of: &DatasetVersion) -> &SourceVersion {
+        let version = self.versions.iter().find(|version| version.dataset == of.dataset);
+        version.expect("it is of the job")
+    }
+
+    /// Returns the corrupt records of all versions of a mixture, by their numbers in it.
+    pub fn corrupt(&self, mix: usize) -> Rc<Corrupt> {
+        if let Some(known) = self.corrupt.borrow().get(&mix) {
+            return Rc::clone(known);
+        }
+        let (mut corrupt, mut first) = (Corrupt::new(), 0);
+        for of in &self.of(mix).versions {
+            let version = self.version(of);
+            let named = |sample: &Sample| Sample { shard: first + sample.shard, ..*sample };
+            let of_version = version.corrupt.iter();
+            corrupt.extend(of_version.map(|(sample, of)| (named(sample), of.clone())));
+            first += version.files.len() as u32;
+        }
+        let corrupt = Rc::new(corrupt);
+        self.corrupt.borrow_mut().insert(mix, Rc::clone(&corrupt));
+        corrupt
+    }
+
+    /// Returns the number of the first shard of each source of a mixture epoch, and of its shards.
+    fn shards_of(&self, (mix, epoch): (usize, u64)) -> Vec<(u32, u32)> {
+        let known = self.of(mix);
+        let stage = known.stages.iter().rfind(|stage| stage.first_epoch <= epoch);
+        let mut versions: Vec<usize> = stage.map_or(vec![], |stage| {
+            stage.counts.iter().map(|(version, _)| *version as usize).collect()
+        });
+        versions.sort_by_key(|version| &known.versions[*version].name);
+        let shards = |of: &DatasetVersion| self.version(of).files.len() as u32;
+        let range = |version: usize| {
+            let first = known.versions[..version].iter().map(shards).sum();
+            (first, shards(&known.versions[version]))
+        };
+        versions.into_iter().map(range).collect()
+    }
+
+    /// Returns a sample of a source of a mixture epoch by its number in the mixture.
+    pub fn named(&self, at: (usize, u64), source: u32, sample: Sample) -> Sample {
+        let (first, _) = self.shards_of(at)[source as usize];
+        Sample { shard: first + sample.shard, ..sample }
+    }
+
+    /// Returns a sample, by its shard among those of the sources of a mixture epoch, by its number in
+    /// the mixture.
+    pub fn of_stage(&self, at: (usize, u64), sample: Sample) -> Option<Sample> {
+        let mut before = 0;
+        self.shards_of(at).into_iter().find_map(|(first, shards)| {
+            let shard = sample.shard.checked_sub(before).filter(|shard| *shard < shards);
+            before += shards;
+            Some(Sample { shard: first + shard?, ..sample })
+        })
+    }
+
+    /// Returns the source of a mixture epoch that has a sample, and its number there.
+    pub fn in_source(&self, at: (usize, u64), sample: Sample) -> Option<(u32, Sample)> {
+        let mut sources = (0..).zip(self.shards_of(at));
+        sources.find_map(|(source, (first, shards))| {
+            let shard = sample.shard.checked_sub(first).filter(|shard| *shard < shards)?;
+            Some((source, Sample { shard, ..sample }))
+        })
     }
 
     /// Adds a mixture that has the stages of `before` that began at a position, and random ones

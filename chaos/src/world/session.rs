@@ -20,6 +20,7 @@ use crate::oracle::Oracle;
 use crate::trace::Trace;
 use crate::world::catalog::{GRACE_MS, JobFacts, policy_of};
 use crate::world::client::{Call, Cluster, Kind};
+use crate::world::mixture::Mix;
 use crate::world::node::TTL_MS;
 
 /// Pause between attempts while no coordinator answers.
@@ -107,8 +108,8 @@ pub struct Session {
     heartbeat: Cell<Duration>,
     ranks: RefCell<Vec<Rc<Served>>>,
     has_scans: Cell<bool>,
-    /// Corrupt records by job.
-    skipped: RefCell<BTreeMap<String, CorruptRecords>>,
+    /// Corrupt records by job and mixture.
+    skipped: RefCell<BTreeMap<(String, Mix), CorruptRecords>>,
     wake: Notify,
     /// Mutex held by the heartbeat that confirms leases and reports corrupt records first.
     confirming: Mutex<()>,
@@ -211,13 +212,14 @@ impl Session {
     }
 
     /// Queues corrupt records for a report to the coordinators, except those already known.
-    pub fn tell_skipped(&self, job: &Rc<JobFacts>, records: &[Sample]) {
+    /// - `mix`: mixture in which they are numbered.
+    pub fn tell_skipped(&self, job: &Rc<JobFacts>, mix: Mix, records: &[Sample]) {
         if records.is_empty() {
             return;
         }
         let mut skipped = self.skipped.borrow_mut();
         let new = || (Rc::clone(job), BTreeMap::new());
-        let (_, known) = skipped.entry(job.name.clone()).or_insert_with(new);
+        let (_, known) = skipped.entry((job.name.clone(), mix)).or_insert_with(new);
         for record in records {
             known.entry(*record).or_insert(false);
         }
@@ -226,29 +228,35 @@ impl Session {
 
     /// Reports corrupt records; those of a failed report are retried with the next heartbeat.
     async fn report_skipped(&self, session: u64) {
-        let jobs: Vec<_> = self.skipped.borrow().values().cloned().collect();
-        for (job, known) in jobs {
+        let jobs: Vec<_> =
+            self.skipped.borrow().iter().map(|((_, mix), of)| (*mix, of.clone())).collect();
+        for (mix, (job, known)) in jobs {
             let untold = known.iter().filter(|(_, is_told)| !**is_told);
             let untold: BTreeSet<Sample> = untold.map(|(sample, _)| *sample).collect();
             if untold.is_empty() {
                 continue;
             }
+            let corrupt = job.corrupt_of(mix);
             let record = |sample: &Sample| {
-                let (_, offset, reason) = job.corrupt[sample].clone();
+                let (_, offset, reason) = corrupt[sample].clone();
                 let (shard, ordinal) = (sample.shard.into(), sample.ordinal);
                 wire::SkippedRecord { shard, ordinal, offset, reason, path: String::new() }
             };
             let records: Vec<_> = untold.iter().map(record).collect();
             let name = job.name.clone();
+            let digest = job.mixture(mix).map(|mixture| mixture.digest());
             let call: Call<wire::ReportSkippedResponse> = Rc::new(move |mut clients, context| {
                 let (job, records) = (name.clone(), records.clone());
-                let request = wire::ReportSkippedRequest { context, session, job, records };
+                let mixture = digest.map_or(vec![], |digest| digest.as_bytes().to_vec());
+                let request =
+                    wire::ReportSkippedRequest { context, session, job, records, mixture };
                 Box::pin(async move { clients.worker.report_skipped(request).await })
             });
-            self.oracle.skips.tells(&job.name, &untold);
+            self.oracle.skips.tells((&job, mix), &untold);
             if self.cluster.call((Kind::Changes, Duration::ZERO), call).await.is_ok() {
-                self.oracle.skips.knows(&job.name, &untold);
-                if let Some((_, known)) = self.skipped.borrow_mut().get_mut(&job.name) {
+                self.oracle.skips.knows((&job, mix), &untold);
+                let of = (job.name.clone(), mix);
+                if let Some((_, known)) = self.skipped.borrow_mut().get_mut(&of) {
                     known.extend(untold.iter().map(|sample| (*sample, true)));
                 }
             }

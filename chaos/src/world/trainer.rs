@@ -7,8 +7,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use shardfeed_plan::{
-    Cursor, EpochPlan, Intent, LoaderState, PlanError, Sample, SkipCount, Start, StateError, Steps,
-    Tail,
+    Cursor, EpochPlan, Intent, LoaderState, PlanError, Planned, Sample, SkipCount, Start,
+    StateError, Steps, Tail,
 };
 use shardfeed_proto::{ErrorKind, WireError, segments_from};
 use tokio::time::sleep;
@@ -355,8 +355,9 @@ impl Rank {
             let plan = plan.as_ref().expect("made just before");
             let rows = plan.batch(at.1, self.rank);
             let rows = rows.map_err(|error| WireError::new(ErrorKind::State, error.to_string()))?;
-            let valid = rows.iter().filter(|row| row.valid).map(|row| row.sample);
-            self.admit(host, seat, at.0, &job.corrupt_in(valid))?;
+            let valid = rows.iter().filter(|row| row.valid);
+            let named = |row: &Planned| job.named((self.mix, at.0), row.portion, row.sample);
+            self.admit(host, seat, at.0, &job.corrupt_in(self.mix, valid.map(named)))?;
             let who = (cursor.generation(), self.rank, self.run.world_size);
             host.oracle.delivered(&job.name, who, at, rows);
             cursor.advance(plan.rank_steps(self.rank));
@@ -405,7 +406,7 @@ impl Rank {
         seat.count.add(epoch, more);
         host.oracle.skips.handed_out(trainer, epoch, more, allowed);
         seat.skipped.extend(corrupt);
-        seat.session.tell_skipped(&self.run.job, corrupt);
+        seat.session.tell_skipped(&self.run.job, self.mix, corrupt);
         Ok(())
     }
 
@@ -482,11 +483,11 @@ impl Seat {
 
     /// Moves the work of the lost host worker into the trainer's own process; no request is needed.
     pub(super) fn move_in_process(&mut self, host: &Rc<WorkerHost>, rank: &Rank) {
-        let (job, rank) = (&rank.run.job, rank.rank);
+        let (job, mix, rank) = (&rank.run.job, rank.mix, rank.rank);
         let name = format!("{}-trainer-{rank}-{}", host.name, host.dice.pick(0..1 << 30));
         host.trace.tell(format!("{name} takes over"));
         let kept = host.session(name, true);
-        kept.session.tell_skipped(job, &self.skipped);
+        kept.session.tell_skipped(job, mix, &self.skipped);
         self.served.is_paused.set(false);
         self.served.state.borrow_mut().fencing = 0;
         self.session.unserve(&self.served);

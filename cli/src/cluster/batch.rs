@@ -1,6 +1,8 @@
 //! `shardfeed batch show --job`: shows the records of a job's batch, as computed by its
 //! coordinator.
 
+mod balanced;
+
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::iter::repeat_with;
@@ -63,8 +65,18 @@ pub(crate) fn show(of: &BatchOf<'_>, cluster: &ClusterArgs, format: Format) -> a
         Some(epoch) => epoch,
         None => epoch::current(&client, job)?.epoch,
     };
-    let request = wire::GetBatchRequest { context: None, job: job.to_owned(), epoch, step, rank };
-    let answer = job::ask(&client, job, request)?;
+    let request = wire::GetBatchRequest {
+        context: None,
+        job: job.to_owned(),
+        epoch,
+        step,
+        rank,
+        accepts_order: true,
+    };
+    let mut answer = job::ask(&client, job, request)?;
+    if let Some(order) = answer.order.take() {
+        answer.rows = balanced::rows(&client, (epoch, step, rank), &answer, order)?;
+    }
     let parts = parts(&client, &answer)?;
     let wire::GetBatchResponse { generation, world_size, rows, left_out, .. } = answer;
     let (job, samples) = (job.to_owned(), samples(rows, parts));

@@ -318,6 +318,7 @@ fn a_peer_with_a_trainers_certificate_takes_over_and_scans_nothing_of_others() {
             session: mallorys,
             job: "train".into(),
             records: records.clone(),
+            mixture: vec![],
         })
     );
     assert_eq!(refusal(reported).kind, ErrorKind::Denied);

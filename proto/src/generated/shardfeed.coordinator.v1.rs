@@ -474,6 +474,10 @@ pub struct ReportSkippedRequest {
     /// at most 1000
     #[prost(message, repeated, tag = "4")]
     pub records: ::prost::alloc::vec::Vec<SkippedRecord>,
+    /// Digest of the job's mixture whose shards the records name; empty: it has none. Records of a mixture that numbers
+    /// its shards otherwise than that of the current generation are ignored.
+    #[prost(bytes = "vec", tag = "5")]
+    pub mixture: ::prost::alloc::vec::Vec<u8>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReportSkippedResponse {}
@@ -1625,6 +1629,9 @@ pub struct GetBatchRequest {
     /// absent: all ranks
     #[prost(uint64, optional, tag = "5")]
     pub rank: ::core::option::Option<u64>,
+    /// true: the caller computes the batches of a job whose steps are balanced
+    #[prost(bool, tag = "6")]
+    pub accepts_order: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GetBatchResponse {
@@ -1643,9 +1650,35 @@ pub struct GetBatchResponse {
     /// true: packs differ from one `source_epoch` to the next
     #[prost(bool, tag = "6")]
     pub shuffled: bool,
+    /// Only of a job whose steps are balanced, instead of `rows`: the coordinators do not hold the costs of samples.
+    #[prost(message, optional, tag = "7")]
+    pub order: ::core::option::Option<get_batch_response::BalancedOrder>,
 }
 /// Nested message and enum types in `GetBatchResponse`.
 pub mod get_batch_response {
+    /// Order of the epoch. Source: docs/ORDER.md, section 15.
+    #[derive(Clone, PartialEq, ::prost::Message)]
+    pub struct BalancedOrder {
+        #[prost(message, optional, tag = "1")]
+        pub identity: ::core::option::Option<
+            super::super::super::common::v1::JobIdentity,
+        >,
+        #[prost(message, repeated, tag = "2")]
+        pub segments: ::prost::alloc::vec::Vec<
+            super::super::super::common::v1::Segment,
+        >,
+        /// maximum number of entries of an epoch; absent: no limit
+        #[prost(uint64, optional, tag = "3")]
+        pub limit: ::core::option::Option<u64>,
+        /// absent: the job reads one dataset
+        #[prost(message, optional, tag = "4")]
+        pub mixture: ::core::option::Option<
+            super::super::super::common::v1::JobMixture,
+        >,
+        /// samples of a lane that are sorted together
+        #[prost(uint64, tag = "5")]
+        pub window: u64,
+    }
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct Dataset {
         #[prost(string, tag = "1")]

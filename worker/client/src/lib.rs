@@ -47,7 +47,7 @@ pub use timeline::{worker_answers, worker_timeline};
 pub use shardfeed_pipeline::{Account, Finding, Limit, Reason, Setup, Spent, finding};
 pub use shardfeed_reader::{
     Delivered, Delivery, DoubtPolicy, EncodedSpec, EpochSamples, GrantStats, Plans, PrefetchStats,
-    account_from, account_to, default_budget_bytes, use_threads,
+    SampleCosts, account_from, account_to, default_budget_bytes, use_threads,
 };
 pub use shardfeed_source::{
     CacheChoice, CacheOptions, Dataset, LoadError, OpenProgress, ScanProgress, ScanStage,

@@ -361,6 +361,7 @@ impl Loader {
         (self.cursor, self.course, self.held) = (cursor, course, None);
         self.skipped.moved();
         (self.entry, self.left, self.in_ledger) = (Entry::Start, None, None);
+        self.replaced = 0;
     }
 
     /// Reshards the rest of the epoch, from `step` on, to `world_size` ranks.
@@ -393,7 +394,6 @@ impl Loader {
         partition.apply(&mut self.options);
         self.ledger = ledger.unwrap_or_else(|| self.ledger.take());
         self.start_at(cursor, course);
-        self.replaced = 0;
         Ok(partition.batch_size)
     }
 
@@ -415,7 +415,6 @@ impl Loader {
         let course = self.course_at(&cursor)?;
         self.link.register(&self.job, progress)?;
         self.start_at(cursor, course);
-        self.replaced = 0;
         Ok(())
     }
 

@@ -124,6 +124,7 @@ impl Control for Alone {
             rank: request.rank,
             fencing: 1,
             serial: 1,
+            mixture: None,
             epoch: request.epoch,
             segments: request.segments.clone(),
         })

@@ -106,6 +106,8 @@ pub struct Lease {
     pub fencing: u64,
     /// Number of this lease among those of the control that returned it.
     pub serial: u64,
+    /// Digest of the job's mixture, if it has one.
+    pub mixture: Option<Digest>,
     /// Epoch of the start position.
     pub epoch: u64,
     /// Segments of that epoch; the last one is open.
@@ -245,7 +247,8 @@ pub trait Control: Send + Sync {
     fn report_ahead(&self, _lease: &Lease, _ready: u64, _reading: &[u32]) {}
 
     /// Reports corrupt records of a job that were skipped. Never waits.
-    fn report_skipped(&self, _job: &str, _skipped: &[Skipped]) {}
+    /// - `mixture`: digest of the mixture whose shards the samples name, if the job has one.
+    fn report_skipped(&self, _job: &str, _mixture: Option<Digest>, _skipped: &[Skipped]) {}
 
     /// Reports the rank's time breakdown. Never waits.
     fn report_account(&self, _lease: &Lease, _account: &Account) {}

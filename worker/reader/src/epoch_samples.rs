@@ -83,27 +83,34 @@ impl EpochSamples {
     /// Returns the cost of each sample. Source: docs/ORDER.md, section 15.
     /// - `maps`: of a dataset with costs, or with packs.
     pub fn costs(self, maps: Arc<SampleMaps>) -> CostOf {
-        let mut packs = PackCosts { known: BTreeMap::new(), held: 0 };
+        let mut costs = SampleCosts::default();
         Box::new(move |portion, sample| {
-            let sample = self.in_dataset(portion, sample);
-            let map = maps.of(sample.shard);
-            match map.grouping().and_then(Grouping::packing) {
-                Some(packing) => packs.of(packing, sample, self.variant(portion)),
-                None => map.cost_of(sample.ordinal),
-            }
+            costs.of(&maps, self.in_dataset(portion, sample), self.variant(portion))
         })
     }
 }
 
-/// Costs of packs, of the blocks that were needed last.
-struct PackCosts {
+/// Costs of samples. Those of the packs of the blocks that were needed last are kept.
+#[derive(Debug, Default)]
+pub struct SampleCosts {
     /// Costs of a shard's block in a variant.
     known: BTreeMap<(u32, u64, u64), Vec<u64>>,
     held: usize,
 }
 
-impl PackCosts {
-    fn of(&mut self, packing: &Packing, sample: Sample, epoch: u64) -> u64 {
+impl SampleCosts {
+    /// Returns the cost of a sample. Source: docs/ORDER.md, section 15.
+    /// - `maps`: always the same ones, with costs or packs.
+    /// - `variant`: as of [`EpochSamples::variant`].
+    pub fn of(&mut self, maps: &SampleMaps, sample: Sample, variant: u64) -> u64 {
+        let map = maps.of(sample.shard);
+        match map.grouping().and_then(Grouping::packing) {
+            Some(packing) => self.of_pack(packing, sample, variant),
+            None => map.cost_of(sample.ordinal),
+        }
+    }
+
+    fn of_pack(&mut self, packing: &Packing, sample: Sample, epoch: u64) -> u64 {
         let variant = epoch % packing.settings().variants;
         let block = packing.block_of(sample.ordinal);
         let key = (sample.shard, block, variant);

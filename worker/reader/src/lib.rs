@@ -41,7 +41,7 @@ pub use control::{
     LeaseTime, LeaseUpdate, Notifier, Waiting, account_from, account_to,
 };
 pub use dynamic::{DynamicRank, GrantStats, GroupsOf, lapsed};
-pub use epoch_samples::{CostOf, EpochSamples};
+pub use epoch_samples::{CostOf, EpochSamples, SampleCosts};
 pub use meter::Demand;
 pub use planner::slot_row_bytes;
 pub use plans::Plans;

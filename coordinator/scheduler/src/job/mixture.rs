@@ -129,21 +129,25 @@ impl Job {
     /// Forgets the corrupt records when a generation with other sources opens: samples are named by
     /// the shards of all sources, which it numbers otherwise.
     pub(super) fn recount_skipped(&mut self, next: Option<Digest>) {
+        if !self.numbers_as_current(next) {
+            self.skipped.clear();
+            self.skipped_more = SampleRuns::default();
+        }
+    }
+
+    /// True if a mixture numbers the shards of its sources as that of the current generation.
+    pub(super) fn numbers_as_current(&self, mixture: Option<Digest>) -> bool {
         let versions = |digest: Option<Digest>| {
             digest.and_then(|digest| self.mixture(digest)).map(|mixture| &mixture.versions)
         };
         let current = self.current().and_then(|current| current.mixture);
-        let is_alike = match (versions(current), versions(next)) {
-            (Some(current), Some(next)) => {
+        match (versions(current), versions(mixture)) {
+            (Some(current), Some(other)) => {
                 let content = |of: &DatasetVersion| (of.name.clone(), of.content);
-                current.iter().map(content).eq(next.iter().map(content))
+                current.iter().map(content).eq(other.iter().map(content))
             }
-            (_, None) => true,
+            (_, None) => mixture.is_none(),
             (None, Some(_)) => self.current().is_none(),
-        };
-        if !is_alike {
-            self.skipped.clear();
-            self.skipped_more = SampleRuns::default();
         }
     }
 

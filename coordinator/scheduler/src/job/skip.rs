@@ -10,13 +10,18 @@ use crate::state::State;
 
 impl State {
     /// Keeps corrupt records of a job: the first [`SKIPPED_KEPT`] as reported, and only the samples
-    /// of further ones.
+    /// of further ones. Ignores those of a mixture that numbers its shards otherwise than that of the
+    /// current generation: they may arrive late.
     pub(crate) fn report_skipped(&mut self, report: &ReportSkipped) -> Result<Answer, Refusal> {
-        let ReportSkipped { session, job, records } = report;
-        self.jobs.get(job)?.check_principal(self.sessions.live(*session)?)?;
+        let ReportSkipped { session, job, records, mixture } = report;
+        let known = self.jobs.get(job)?;
+        known.check_principal(self.sessions.live(*session)?)?;
         check_count("records in a report", records.len(), SKIPPED_KEPT, "report fewer")?;
         for record in records {
             check_text("the reason", &record.reason)?;
+        }
+        if mixture.is_some() && !known.numbers_as_current(*mixture) {
+            return Ok(Answer::Done);
         }
         let Job { skipped, skipped_more, .. } = self.jobs.get_mut(job)?;
         let mut new = 0;
@@ -56,6 +61,7 @@ mod tests {
             session,
             job,
             records: ordinals.map(record).collect(),
+            mixture: None,
         })
     }
 

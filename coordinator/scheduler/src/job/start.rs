@@ -428,7 +428,8 @@ mod tests {
             "{refusal}"
         );
         let records = vec![];
-        let report = ReportSkipped { session: mallorys, job: "toms".to_owned(), records };
+        let job = "toms".to_owned();
+        let report = ReportSkipped { session: mallorys, job, records, mixture: None };
         let refusal = by(&mut fixture, MALLORY, Change::ReportSkipped(report)).unwrap_err();
         assert!(matches!(refusal, Refusal::Denied(_)), "{refusal:?}");
         // The owner, also with another token of the same name, and workers can start it again.

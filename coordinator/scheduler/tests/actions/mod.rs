@@ -383,7 +383,7 @@ impl Action {
                 };
                 let (session, job) = (session(state, *pick), JOBS[*job].to_owned());
                 let records = records.iter().map(record).collect();
-                Change::ReportSkipped(ReportSkipped { session, job, records })
+                Change::ReportSkipped(ReportSkipped { session, job, records, mixture: None })
             }
             Self::RemoveJob(job) => Change::RemoveJob { name: JOBS[*job].to_owned() },
             _ => self.dataset_change(state),

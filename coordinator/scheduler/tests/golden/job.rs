@@ -241,7 +241,8 @@ impl Script {
         })
     }
 
-    /// `report-skipped JOB WORKER [shard=0] ordinals="N ..." [reason=TEXT]`
+    /// `report-skipped JOB WORKER [shard=0] ordinals="N ..." [reason=TEXT] [mixture=N]`: the shards are
+    /// those of the N-th mixture of the job, by default the last one.
     fn report_skipped(&mut self, args: &mut Args) -> Output {
         let job = args.word("a job")?.to_owned();
         let worker = args.word("a worker")?.to_owned();
@@ -253,7 +254,8 @@ impl Script {
             SkippedRecord { sample, offset: 100 * ordinal, reason }
         };
         let records = ordinals.into_iter().map(record).collect();
-        let report = ReportSkipped { session, job: job.clone(), records };
+        let mixture = self.mixture_of(&job, args)?;
+        let report = ReportSkipped { session, job: job.clone(), records, mixture };
         let done = self.apply(Change::ReportSkipped(report))?;
         let count = self.state.job(&job).map_or(0, |job| job.skipped_count());
         done.say(format!("job {job} skips {count} records"))

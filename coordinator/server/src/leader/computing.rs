@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shardfeed_plan::dynamic::Groups;
-use shardfeed_plan::{Digest, EpochPlan, JobIdentity, Manifest, Mode};
+use shardfeed_plan::{Digest, EpochPlan, JobIdentity, JobMixture, Manifest, Mode};
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_scheduler::Job;
 use tokio::sync::watch;
@@ -83,6 +83,11 @@ impl Order {
 
     pub(crate) fn has_mixture(&self) -> bool {
         !self.mixtures.is_empty()
+    }
+
+    /// Returns the mixture of an epoch; `None`: the job reads one dataset.
+    pub(crate) fn mixture_of(&self, of: &EpochOf) -> Result<Option<&JobMixture>> {
+        of.mixture.map(|digest| Ok(self.mixture(digest)?.mixture())).transpose()
     }
 
     fn mixture(&self, digest: Digest) -> Result<&MixtureOrder> {

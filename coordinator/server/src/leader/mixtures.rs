@@ -79,6 +79,10 @@ impl MixtureOrder {
         self.digest
     }
 
+    pub(super) fn mixture(&self) -> &JobMixture {
+        &self.mixture
+    }
+
     pub(super) fn chunks(&self) -> impl Iterator<Item = Digest> {
         self.manifests.iter().flat_map(|manifest| manifest.chunks.iter().copied())
     }

@@ -464,11 +464,26 @@ async fn list_workers(call: Call<wire::ListWorkersRequest>) -> Result<wire::List
 }
 
 async fn get_batch(call: Call<wire::GetBatchRequest>) -> Result<wire::GetBatchResponse> {
-    let wire::GetBatchRequest { job, epoch, step, rank, .. } = call.request;
-    let batch = move |core: &Core, job: Picture| views::batch(core, &job, (epoch, step), rank);
+    let wire::GetBatchRequest { job, epoch, step, rank, accepts_order, .. } = call.request;
     let picture = started(&call.core, &job)?;
-    register::check_unbalanced(&call.core, &job).await?;
-    picture.compute(&call.core, batch).await
+    match register::balance_of(&call.core, &job).await? {
+        None => {
+            let batch =
+                move |core: &Core, job: Picture| views::batch(core, &job, (epoch, step), rank);
+            picture.compute(&call.core, batch).await
+        }
+        Some(balance) if accepts_order => {
+            let order = move |core: &Core, job: Picture| {
+                views::balanced_order(core, &job, (epoch, step), balance.window)
+            };
+            picture.compute(&call.core, order).await
+        }
+        Some(balance) => Err(invalid(format!(
+            "job `{job}` balances its steps by `{}`, and coordinators do not know the costs of samples; \
+             a newer `shardfeed` computes its batches",
+            balance.by
+        ))),
+    }
 }
 
 async fn list_events(call: Call<wire::ListEventsRequest>) -> Result<wire::ListEventsResponse> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use shardfeed_plan::{
     Digest, JobIdentity, RECORD_SPEC_FIELD, Records, differences, mixture_digest,
 };
-use shardfeed_proto::common::v1::RecordSpec;
+use shardfeed_proto::common::v1::{Balance, RecordSpec};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::{
     RECORD_SPEC_CHUNKS_MAX, WireError, identity_from, mixture_from, record_spec_digest,
@@ -123,26 +123,17 @@ pub(super) fn check_order(core: &Core, name: &str) -> Result<(), WireError> {
     })
 }
 
-/// Rejects a question about the order of a job whose steps are balanced: coordinators do not hold the
-/// costs of samples.
+/// Returns by what the steps of a job are balanced; `None`: they are not.
 ///
-/// # Errors  The job is balanced, or its record spec cannot be read.
-pub(super) async fn check_unbalanced(core: &Arc<Core>, name: &str) -> Result<()> {
+/// # Errors  The job's record spec cannot be read.
+pub(super) async fn balance_of(core: &Arc<Core>, name: &str) -> Result<Option<Balance>> {
     let chunks = core.read(|state| state.job(name).map(|job| job.record_spec_chunks.clone()));
     let chunks = chunks.unwrap_or_default();
     if chunks.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
     let spec = RecordSpec::decode_canonical(&read(core, &chunks).await?);
-    match spec.map_err(|error| invalid(error.to_string()))?.balance {
-        None => Ok(()),
-        Some(balance) => Err(invalid(format!(
-            "job `{name}` balances its steps by `{}`, and coordinators do not know the costs of samples; \
-             the ledgers of its trainers (SHARDFEED_LEDGER) name the records of each batch, and \
-             `shardfeed batch show --source MODULE:NAME` computes them",
-            balance.by
-        ))),
-    }
+    Ok(spec.map_err(|error| invalid(error.to_string()))?.balance)
 }
 
 struct RegisteredJob {

@@ -314,7 +314,11 @@ async fn report_skipped(
     call: Call<wire::ReportSkippedRequest>,
 ) -> Result<wire::ReportSkippedResponse> {
     let Call { core, caller, request } = call;
-    let wire::ReportSkippedRequest { session, job, records, .. } = request;
+    let wire::ReportSkippedRequest { session, job, records, mixture, .. } = request;
+    let mixture = match mixture.as_slice() {
+        [] => None,
+        mixture => Some(digest("mixture", mixture)?),
+    };
     check_len("records", records.len(), SKIPPED_KEPT)?;
     let record = |record: wire::SkippedRecord| {
         let wire::SkippedRecord { shard, ordinal, offset, reason, .. } = record;
@@ -334,7 +338,7 @@ async fn report_skipped(
     });
     // Known records, and records beyond the limit, need no entry in the log.
     if is_news.unwrap_or(true) {
-        let report = ReportSkipped { session, job, records };
+        let report = ReportSkipped { session, job, records, mixture };
         core.propose(caller, Change::ReportSkipped(report)).await?;
     }
     Ok(wire::ReportSkippedResponse {})

@@ -3,14 +3,17 @@
 use shardfeed_plan::dynamic::Groups;
 use shardfeed_plan::{Manifest, Planned, Sample};
 use shardfeed_proto::coordinator::v1::GetBatchResponse;
-use shardfeed_proto::coordinator::v1::get_batch_response::{Dataset, Row};
-use shardfeed_proto::{ErrorKind, WireError};
+use shardfeed_proto::coordinator::v1::get_batch_response::{BalancedOrder, Dataset, Row};
+use shardfeed_proto::{ErrorKind, WireError, identity_to, mixture_to, segments_to};
+use shardfeed_scheduler::Generation;
 
 use super::Picture;
 use super::granted::{Granted, gone};
 use super::held::each_sample;
 use crate::error::{self, Result};
 use crate::leader::core::Core;
+use crate::leader::mixtures::StageSources;
+use crate::leader::plans::EpochOf;
 
 /// Maximum rows of one answer: it must fit into a message.
 const ROWS_MAX: u64 = 16_384;
@@ -52,18 +55,54 @@ pub(crate) fn batch(
             rows.push(row(&manifest, (rank, source_epoch), sample, valid));
         }
     }
-    let datasets = match &stage {
+    Ok(GetBatchResponse {
+        rows,
+        ..without_rows(picture, (generation, &of), step, stage.as_deref())
+    })
+}
+
+/// Returns the order of a job whose steps are balanced, from which its caller computes a batch.
+/// - `window`: samples of a lane that are sorted together.
+///
+/// # Errors  `NotFound`: no such epoch.
+pub(crate) fn balanced_order(
+    core: &Core,
+    picture: &Picture,
+    (epoch, step): (u64, u64),
+    window: u64,
+) -> Result<GetBatchResponse> {
+    let (generation, of) = picture.epoch_of(epoch)?;
+    let stage = picture.order.stage(core, &of)?;
+    let order = BalancedOrder {
+        identity: Some(identity_to(&picture.order.identity)),
+        segments: segments_to(&of.segments),
+        limit: of.limit,
+        mixture: picture.order.mixture_of(&of)?.map(mixture_to),
+        window,
+    };
+    let without_rows = without_rows(picture, (generation, &of), step, stage.as_deref());
+    Ok(GetBatchResponse { order: Some(order), ..without_rows })
+}
+
+fn without_rows(
+    picture: &Picture,
+    (generation, of): (&Generation, &EpochOf),
+    step: u64,
+    stage: Option<&StageSources>,
+) -> GetBatchResponse {
+    let datasets = match stage {
         Some(stage) => stage.datasets().map(|(name, first)| dataset(name, first)).collect(),
         None => vec![dataset(&picture.order.dataset, 0)],
     };
-    Ok(GetBatchResponse {
+    GetBatchResponse {
         generation: generation.number,
         world_size: of.world_size,
-        rows,
+        rows: vec![],
         left_out: of.left_out.contains(step),
         datasets,
         shuffled: picture.order.identity.shuffle.enabled,
-    })
+        order: None,
+    }
 }
 
 /// Like [`batch`], for a dynamic job.
@@ -103,6 +142,7 @@ fn granted_batch(
             left_out: false,
             datasets: vec![dataset(&picture.order.dataset, 0)],
             shuffled: picture.order.identity.shuffle.enabled,
+            order: None,
         }),
     }
 }

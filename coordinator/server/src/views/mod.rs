@@ -15,7 +15,7 @@ mod shard;
 mod skipped;
 mod worker;
 
-pub(crate) use batch::batch;
+pub(crate) use batch::{balanced_order, batch};
 pub(crate) use dataset::dataset;
 pub(crate) use epoch::epochs;
 pub(crate) use event::events;

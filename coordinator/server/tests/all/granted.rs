@@ -33,7 +33,14 @@ async fn shards(fixture: &Fixture, epoch: u64) -> Vec<Shard> {
 }
 
 fn of_batch(epoch: u64, step: u64, rank: Option<u64>) -> GetBatchRequest {
-    GetBatchRequest { context: context(), job: "infer".into(), epoch, step, rank }
+    GetBatchRequest {
+        context: context(),
+        job: "infer".into(),
+        epoch,
+        step,
+        rank,
+        ..Default::default()
+    }
 }
 
 async fn rows(fixture: &Fixture, step: u64, rank: Option<u64>) -> Vec<Row> {

@@ -201,6 +201,7 @@ async fn batches_are_those_of_the_plan() {
         epoch: 3,
         step,
         rank,
+        ..Default::default()
     };
     for step in 0..31 {
         let whole = fixture.admin.get_batch(batch(step, None)).await.unwrap().into_inner();
@@ -254,6 +255,7 @@ async fn a_refused_report_of_skips_stays_refused_after_somebody_else_told() {
         session,
         job: "train".into(),
         records: vec![record.clone()],
+        mixture: vec![],
     };
     let early = report("0e984725-c51c-4bf4-9960-e1c80e27aba2", 9999);
     let refusal = refused(fixture.worker.report_skipped(early.clone()).await);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use shardfeed_pipeline::Account;
-use shardfeed_plan::{Intent, LoaderState, Mode, Segment};
+use shardfeed_plan::{Digest, Intent, LoaderState, Mode, Segment};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::{
     ErrorKind, WireError, identity_to, mixture_to, record_spec_chunks, segments_from,
@@ -243,9 +243,10 @@ impl GrpcControl {
 }
 
 fn lease_of(served: &Served, (epoch, segments): (u64, Vec<Segment>)) -> Lease {
-    let (job, rank) = (served.request.job.as_str().into(), served.request.rank);
+    let LeaseRequest { ref job, rank, mixture, .. } = served.request;
+    let (job, serial) = (job.as_str().into(), served.serial);
     let ServedState { generation, fencing, .. } = *served.lock();
-    Lease { job, generation, rank, fencing, serial: served.serial, epoch, segments }
+    Lease { job, generation, rank, fencing, serial, mixture, epoch, segments }
 }
 
 /// Reports a rank's final position, and that it ended; `failure`: the error with which it did.
@@ -308,7 +309,6 @@ impl Control for GrpcControl {
                     let message = "the coordinator mixes no datasets; upgrade it";
                     return Err(WireError::new(ErrorKind::WrongVersion, message));
                 }
-                self.session.shared().mixes(&job.name, mixture);
                 return Ok(());
             };
             let asked = chunks.iter().find(|(digest, _)| digest.as_bytes()[..] == missing[..]);
@@ -382,8 +382,8 @@ impl Control for GrpcControl {
         Ok(())
     }
 
-    fn report_skipped(&self, job: &str, skipped: &[Skipped]) {
-        self.session.shared().tell_skipped(job, skipped);
+    fn report_skipped(&self, job: &str, mixture: Option<Digest>, skipped: &[Skipped]) {
+        self.session.shared().tell_skipped(job, mixture, skipped);
     }
 
     fn take(

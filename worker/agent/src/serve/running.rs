@@ -365,7 +365,8 @@ impl Feeder {
                 }
                 let at = [("epoch", delivered.epoch), ("step", delivered.step)];
                 let _span = trace::span_of("send", at);
-                self.control.report_skipped(&self.lease.job, &delivered.skipped);
+                let Lease { job, mixture, .. } = &self.lease;
+                self.control.report_skipped(job, *mixture, &delivered.skipped);
                 let Self { start, line, flight, reports, control, lease, prefetch, .. } =
                     &mut *self;
                 let mut send = |message, descriptor: Option<BorrowedFd<'_>>| {

@@ -486,7 +486,7 @@ impl Trainer<'_> {
         let Lease { job: name, generation, rank, fencing, .. } = &lease;
         tracing::info!(job = %name, generation, rank, fencing, "a trainer's rank has its lease");
         // Only a trainer with a lease of the job may report its records.
-        control.report_skipped(name, &skipped);
+        control.report_skipped(name, lease.mixture, &skipped);
         let release = LeaseGuard { control: &self.hub.control, lease: Some(lease.clone()) };
         self.hub.await_replaced(name, *rank);
         let rules = (job.identity.tail, start.limit);

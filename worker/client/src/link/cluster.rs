@@ -309,7 +309,9 @@ impl Cluster {
             (Effect::ReportSkipped, Backend::InProcess(in_process, _)) => {
                 if let Some(job) = &self.job {
                     // The worker that found them may have died before it reported them.
-                    in_process.link.control().report_skipped(&job.name, self.machine.met());
+                    let mixture = job.mixture.as_ref().map(|mixture| mixture.digest());
+                    let control = in_process.link.control();
+                    control.report_skipped(&job.name, mixture, self.machine.met());
                 }
             }
             (Effect::Stop { failure }, Backend::InProcess(in_process, _)) => {

@@ -217,7 +217,8 @@ impl InProcessLink {
                 }
                 Ok(delivery) => {
                     if let Delivery::Batch(delivered) = &delivery {
-                        self.control.report_skipped(&running.lease.job, &delivered.skipped);
+                        let Lease { job, mixture, .. } = &running.lease;
+                        self.control.report_skipped(job, *mixture, &delivered.skipped);
                         running.is_offered = true;
                     }
                     Ok(Event::Delivery(delivery))

@@ -116,7 +116,16 @@ impl Control for Scripted {
 
 fn lease() -> Lease {
     let segments = vec![Segment { lanes: 1, global_batch: BATCH_SIZE, steps: Steps::All(0) }];
-    Lease { job: "job".into(), generation: 0, rank: 0, fencing: 1, serial: 1, epoch: 0, segments }
+    Lease {
+        job: "job".into(),
+        generation: 0,
+        rank: 0,
+        fencing: 1,
+        serial: 1,
+        mixture: None,
+        epoch: 0,
+        segments,
+    }
 }
 
 struct Place {

@@ -119,4 +119,7 @@ pub struct ReportSkipped {
     pub job: String,
     /// The records; known ones are ignored.
     pub records: Vec<SkippedRecord>,
+    /// Digest of the job's mixture whose shards the records name; `None`: the job has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mixture: Option<Digest>,
 }

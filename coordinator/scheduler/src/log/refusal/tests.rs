@@ -152,7 +152,8 @@ fn every_refusal_of_too_much_says_how_much_there_may_be_and_that_much_is_taken()
             reason: "torn".to_owned(),
         };
         let records = (0..count as u64).map(record).collect();
-        Change::ReportSkipped(ReportSkipped { session, job: JOB.to_owned(), records })
+        let job = JOB.to_owned();
+        Change::ReportSkipped(ReportSkipped { session, job, records, mixture: None })
     };
     table.refused(&mut fixture, "corrupt records in a report", skips(SKIPPED_KEPT + 1));
     fixture.apply(skips(SKIPPED_KEPT)).unwrap();

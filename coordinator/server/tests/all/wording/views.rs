@@ -11,7 +11,7 @@ use crate::groups::{dynamic_with, request};
 use crate::worker::{beat, identity, progress, ready, register, start};
 
 fn batch(job: &str, (epoch, step): (u64, u64), rank: Option<u64>) -> GetBatchRequest {
-    GetBatchRequest { context: context(), job: job.into(), epoch, step, rank }
+    GetBatchRequest { context: context(), job: job.into(), epoch, step, rank, ..Default::default() }
 }
 
 fn history(job: &str, epoch: u64, shard: u64) -> GetShardHistoryRequest {

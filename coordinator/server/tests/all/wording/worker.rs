@@ -217,6 +217,7 @@ async fn every_refusal_of_ranks_says_where_they_can_go_on() {
         session,
         job: "train".into(),
         records: vec![SkippedRecord { shard, ..SkippedRecord::default() }; count],
+        mixture: vec![],
     };
     table.refused("a corrupt record nowhere", client.report_skipped(skips(1 << 32, 1)).await);
     table.refused("too many corrupt records", client.report_skipped(skips(0, 1_001)).await);

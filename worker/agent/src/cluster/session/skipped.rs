@@ -9,24 +9,16 @@ use super::SharedSession;
 
 impl SharedSession {
     /// Queues corrupt records that the coordinator does not know for a report.
-    pub(crate) fn tell_skipped(&self, job: &str, skipped: &[Skipped]) {
+    /// - `mixture`: digest of the mixture whose shards the samples name, if the job has one.
+    pub(crate) fn tell_skipped(&self, job: &str, mixture: Option<Digest>, skipped: &[Skipped]) {
         if skipped.is_empty() {
             return;
         }
         let mut state = self.state.lock();
         let skips = state.skipped.entry(job.to_owned()).or_default();
-        skipped.iter().for_each(|skipped| skips.add(skipped));
+        skipped.iter().for_each(|skipped| skips.add(mixture, skipped));
         drop(state);
         self.wake.notify_one();
-    }
-
-    /// Sets the mixture of a job that was registered, for its reports.
-    pub(crate) fn mixes(&self, job: &str, mixture: Option<Digest>) {
-        let mut state = self.state.lock();
-        match mixture {
-            Some(_) => state.skipped.entry(job.to_owned()).or_default().mixes(mixture),
-            None => drop(state.skipped.get_mut(job).map(|skips| skips.mixes(None))),
-        }
     }
 
     /// Makes one report for each job that has corrupt records to report; a failed one is repeated
@@ -37,17 +29,24 @@ impl SharedSession {
             let state = self.state.lock();
             let reports =
                 state.skipped.iter().map(|(job, skips)| (job.clone(), skips.next_report()));
-            reports.filter(|(_, records)| !records.is_empty()).collect()
+            reports.filter(|(_, (_, records))| !records.is_empty()).collect()
         };
         let mut has_more = false;
-        for (job, records) in reports {
-            let request = wire::ReportSkippedRequest { context: None, session, job, records };
+        for (job, (mixture, records)) in reports {
+            let request = wire::ReportSkippedRequest {
+                context: None,
+                session,
+                job,
+                records,
+                mixture: mixture.map_or(vec![], |digest| digest.as_bytes().to_vec()),
+            };
             let result = self.coordinator.once(&request).await;
             let wire::ReportSkippedRequest { job, records, .. } = request;
             match result {
                 Ok(wire::ReportSkippedResponse {}) => {
                     let mut state = self.state.lock();
-                    has_more |= state.skipped.entry(job).or_default().acknowledged(&records);
+                    let skips = state.skipped.entry(job).or_default();
+                    has_more |= skips.acknowledged(mixture, &records);
                 }
                 Err(error) => {
                     tracing::debug!(job, %error, "skipped records were not reported yet");

@@ -74,7 +74,16 @@ impl Control for Faulty {
 
 fn lease() -> Lease {
     let segments = vec![Segment { lanes: 1, global_batch: 1, steps: Steps::All(0) }];
-    Lease { job: "job".into(), generation: 0, rank: 0, fencing: 1, serial: 1, epoch: 0, segments }
+    Lease {
+        job: "job".into(),
+        generation: 0,
+        rank: 0,
+        fencing: 1,
+        serial: 1,
+        mixture: None,
+        epoch: 0,
+        segments,
+    }
 }
 
 /// Serves a rank whose batches are single records; returns its trainer's end of the connection.
