@@ -473,6 +473,7 @@ fn loader_options(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Loade
             grace: Duration::from_secs_f64(get("in_doubt_grace")?.extract()?),
         },
         parts: optional(options, "provenance")?.unwrap_or(false),
+        resumes: optional(options, "resumes")?.unwrap_or(false),
     })
 }
 

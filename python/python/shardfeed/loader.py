@@ -98,7 +98,7 @@ class Loader:
     - `interleave`, `block_length`: number of files read in turn, and samples taken per turn.
       `interleave=None`: 16, or 1 with `shuffle=False`, which keeps the order of the files.
     - `lanes`: number of equal parts of an epoch; must divide batch_size x world_size. None: the
-      world size, or the lanes of the state to resume from.
+      world size, or the lanes of the state in `resume`.
     - `tail`: "drop" omits the incomplete last step, "pad" fills it with samples that are not
       `valid`, "uneven" delivers every sample once, in steps that may be short and may differ by
       rank. None: "drop", or "uneven" with mode="dynamic", which supports no other.
@@ -274,6 +274,7 @@ class Loader:
             "device": number,
             "device_operators": operators_to_native(on_gpu),
             "provenance": flag("provenance", provenance),
+            "resumes": resume not in (None, "latest"),
             "memory_budget": _budget(memory_budget, coordinators is not None),
             "cache_bytes": _bytes("cache_bytes", cache_bytes, 0),
             "cache_dir": None if cache_dir is None else os.fspath(cache_dir),

@@ -165,7 +165,9 @@ impl Loader {
             record_spec,
             mixture: contents.mixed.as_ref().map(|mixed| Arc::new(mixed.of_job())),
         };
-        link.register(&job, progress)?;
+        if !options.resumes {
+            link.register(&job, progress)?;
+        }
         let missing = contents.mixed.as_ref().and_then(|mixed| mixture::missing(mixed));
         Ok(Self {
             options,

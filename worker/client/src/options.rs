@@ -73,6 +73,8 @@ pub struct LoaderOptions {
     pub doubt: DoubtPolicy,
     /// True if batches name the parts of records that their rows consist of.
     pub parts: bool,
+    /// True if a state is loaded next, whose lanes are those of the job: it is registered then.
+    pub resumes: bool,
 }
 
 /// A mixture of sources by weight. Source: docs/ORDER.md, section 13.
@@ -186,6 +188,7 @@ impl Default for LoaderOptions {
             cluster: None,
             doubt: DoubtPolicy::default(),
             parts: false,
+            resumes: false,
         }
     }
 }
