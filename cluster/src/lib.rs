@@ -66,9 +66,9 @@ impl ClusterPort for GrpcCluster {
         let catalog = Catalog::new(Arc::clone(&session), options.cache.clone());
         let timeout = cluster_of(options).timeout;
         let open = |source: &SampleSource| {
-            let Opened { name, rules, dataset, .. } =
+            let Opened { name, rules, dataset, missing, .. } =
                 open_in_time(&catalog, source, timeout, progress)?;
-            Ok(JoinedDataset { name, rules, dataset })
+            Ok(JoinedDataset { name, rules, dataset, missing })
         };
         let datasets = sources.iter().map(open).collect::<Result<_, LoadError>>()?;
         let worker = Box::new(Member::new(session, Some(scanner)));
@@ -125,7 +125,7 @@ fn source(options: &LoaderOptions, request: &DatasetRequest) -> Result<SampleSou
         }
     };
     let (program, corrupt) = (request.program().to_vec(), options.corrupt);
-    Ok(SampleSource { source, program, corrupt })
+    Ok(SampleSource { source, program, corrupt, kept: request.kept(options)? })
 }
 
 fn cluster_of(options: &LoaderOptions) -> &ClusterOptions {

@@ -419,3 +419,51 @@ def test_bad_input_is_named(running: Cluster, where: dict[str, Any], tmp_path: P
         sf.Loader(sf.mix({"a": (a.filter("id < 0"), 1)}, epoch=100), batch_size=4, **where)
     with pytest.raises(sf.ShardfeedError, match="there is no dataset `unknown`"):
         sf.Loader(sf.mix({"a": (sf.source(dataset="unknown", features=FEATURES), 1)}, epoch=100), batch_size=4, **where)
+
+
+@pytest.mark.parametrize("kind", ["records", "filter", "packs"])
+def test_a_stage_that_ended_needs_no_files(running: Cluster, where: dict[str, Any], tmp_path: Path, kind: str) -> None:
+    """Neither through the worker, nor after its death, nor in a process without one."""
+    made = {
+        "records": lambda source: source,
+        "filter": lambda source: source.filter("id % 5 != 0"),
+        "packs": lambda source: source.pack("tokens", length=16),
+    }[kind]
+    folders = [tmp_path / name for name in ("old", "new", "b")]
+    old, new, b = (made(RecordsWorld(folder, number, [30, 7]).source()) for number, folder in enumerate(folders))
+    mixture = sf.mix({"a": (old, 1), "b": (b, 1)}, epoch=30, stages=[sf.Stage(2, {"a": (new, 1), "b": 1})])
+    order = {"batch_size": 6, "seed": 3, "shuffle_window": 8, "restart": False}
+
+    def rest(loader: sf.Loader) -> list[Any]:
+        return [rows_of(batch) for epoch in loader.epochs(4) for batch in epoch]
+
+    with sf.Loader(mixture, **order, **where) as loader:
+        for _ in loader.epochs(2):
+            list(loader)
+        batches = iter(loader)
+        next(batches)
+        state = loader.state_dict()
+        expected = [rows_of(batch) for batch in batches] + rest(loader)
+    # A start that fails keeps nothing.
+    part = sorted(folders[0].iterdir())[0]
+    away = part.rename(tmp_path / "away")
+    with pytest.raises(sf.StateError, match="stage"):
+        sf.Loader(mixture, resume=state, **order, **where)
+    away.rename(part)
+    shutil.rmtree(folders[0])
+    with sf.Loader(mixture, resume=state, fallback=False, **order, **where) as loader:
+        assert loader.stats()["source"] == "worker worker-0"
+        assert rest(loader) == expected
+        loader.set_epoch(1)
+        with pytest.raises(sf.DatasetNotFoundError, match=r"source `a` of the mixture: .* in epoch 1; from epoch 2 on"):
+            next(iter(loader))
+    with sf.Loader(mixture, resume=state, **order, **where) as loader, Killer(running.workers[0], 3):
+        assert rest(loader) == expected
+    here = where | {"worker": tmp_path / "none.sock", "timeout": 3}
+    with sf.Loader(mixture, resume=state, **order, **here) as loader:
+        assert rest(loader) == expected
+    # Before the stage ended, and without what earlier starts kept, the files are needed.
+    with pytest.raises(sf.DatasetNotFoundError, match="source `a`"), sf.Loader(mixture, **order, **where | {"job": f"again-{kind}"}) as loader:
+        next(iter(loader))
+    with pytest.raises(sf.DatasetNotFoundError):
+        sf.Loader(mixture, resume=state, cache_dir=tmp_path / "other", **order, **where)

@@ -142,6 +142,10 @@ pub struct Open {
     /// index that the source names: that of the worker; empty: none
     #[prost(string, tag = "10")]
     pub index: ::prost::alloc::string::String,
+    /// Name of the dataset of the source if the patterns name no file, because the last stage of the mixture does not have
+    /// it; empty: none.
+    #[prost(string, tag = "11")]
+    pub kept: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Progress {
@@ -193,6 +197,9 @@ pub struct Dataset {
     /// as in Open
     #[prost(string, tag = "12")]
     pub source: ::prost::alloc::string::String,
+    /// reason why its files were not found; empty: they were
+    #[prost(string, tag = "13")]
+    pub missing: ::prost::alloc::string::String,
 }
 /// Part of a damaged file that is delivered in no batch.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

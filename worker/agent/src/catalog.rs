@@ -97,7 +97,7 @@ impl Catalog {
 
     fn open_alone(
         &self,
-        SampleSource { source, program, corrupt }: &SampleSource,
+        SampleSource { source, program, corrupt, kept }: &SampleSource,
         peer: Option<Peer>,
         progress: OnProgress<'_>,
     ) -> Result<Opened, LoadError> {
@@ -106,8 +106,18 @@ impl Catalog {
             Source::Named(name) => name.clone(),
             Source::Files { patterns, rules } => {
                 let rights = Rights::of(roots, peer, patterns)?;
-                let listing = self.list(patterns, &rights, progress)?;
-                self.register(&listing, *rules, program, progress)?
+                match (self.list(patterns, &rights, progress), kept) {
+                    (Err(LoadError::NotFound(reason)), Some(name)) => {
+                        return self.open_missing(
+                            name,
+                            (*rules, program),
+                            rights,
+                            reason,
+                            progress,
+                        );
+                    }
+                    (listing, _) => self.register(&listing?, *rules, program, progress)?,
+                }
             }
         };
         let mut described = self.when_ready(&name, progress)?;
@@ -150,7 +160,7 @@ impl Catalog {
                 dataset.manifest().shards().iter().map(|s| &s.path),
                 progress,
             )?;
-            return Ok(Opened { name, rules, content, dataset });
+            return Ok(Opened { name, rules, content, dataset, missing: None });
         }
         let parts = self.parts(&described, progress)?;
         let entries: Vec<&FileEntry> = parts.iter().flat_map(|part| &part.entries).collect();
@@ -176,7 +186,46 @@ impl Catalog {
         open.retain(|(_, _, dataset)| dataset.strong_count() > 0);
         open.truncate(OPEN_MAX);
         open.push((name.clone(), content, Arc::downgrade(&dataset)));
-        Ok(Opened { name, rules, content, dataset })
+        Ok(Opened { name, rules, content, dataset, missing: None })
+    }
+
+    /// Opens a dataset whose files are gone, from the results that the coordinators keep.
+    ///
+    /// # Errors  `NotFound` with `reason`: the coordinators do not have it.
+    fn open_missing(
+        &self,
+        name: &str,
+        (rules, program): (FileRules, &[u8]),
+        rights: Rights,
+        reason: String,
+        progress: OnProgress<'_>,
+    ) -> Result<Opened, LoadError> {
+        let request = wire::GetDatasetRequest { context: None, name: name.to_owned() };
+        let described = match self.session.coordinator().call(&mut waiting(progress), &request) {
+            Err(error) if error.kind == ErrorKind::NotFound => None,
+            answer => answer?.dataset,
+        };
+        let is_it = |of: &wire::Dataset| {
+            of.state() == DatasetState::Ready && of.program == digest_of(program)
+        };
+        let Some(described) = described.filter(is_it) else {
+            return Err(LoadError::NotFound(reason));
+        };
+        let parts = self.parts(&described, progress)?;
+        let entries = || parts.iter().flat_map(|part| &part.entries);
+        let paths = entries().map(|entry| entry.path.clone()).collect();
+        let scans = entries().filter_map(|entry| seed(entry, rules).transpose());
+        let scans = scans.collect::<Result<Seeds, _>>()?;
+        let found = Found::new(PathBuf::from(&described.root), paths, vec![]);
+        let dataset = Dataset::of_scans(found, scans, (rules, &self.cache), rights)?;
+        let Some(mut dataset) = dataset else { return Err(LoadError::NotFound(reason)) };
+        let content = digest_from("content", &described.content).map_err(invalid)?;
+        if !program.is_empty() {
+            let program = program_of(program)?;
+            dataset = self.with_samples(dataset, (program, content), parts, progress)?;
+        }
+        let (name, dataset, missing) = (name.to_owned(), Arc::new(dataset), Some(reason));
+        Ok(Opened { name, rules, content, dataset, missing })
     }
 
     /// Returns a dataset with its samples, from the cache of this host or the coordinator's chunks.

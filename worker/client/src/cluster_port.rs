@@ -71,4 +71,6 @@ pub struct JoinedDataset {
     /// Rules for reading its files, as registered.
     pub rules: FileRules,
     pub dataset: Arc<Dataset>,
+    /// Reason why its files were not found, if they were not.
+    pub missing: Option<String>,
 }

@@ -34,6 +34,8 @@ pub struct Contents {
     pub samples: Option<Arc<SampleMaps>>,
     /// The sources of a mixture, whose shards these are.
     pub mixed: Option<Arc<Mixed>>,
+    /// Of a source of a mixture: reason why its files were not found, if they were not.
+    pub missing: Option<String>,
 }
 
 impl Contents {
@@ -56,6 +58,7 @@ impl Contents {
             left_out_total: dataset.left_out().len() as u64,
             samples: dataset.samples().cloned(),
             mixed: dataset.mixed().cloned(),
+            missing: None,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use shardfeed_pipeline::Schema;
 use shardfeed_plan::{LoaderState, Mixture, PlanError, Source, Stage, StateError};
 use shardfeed_source::{
     CacheOptions, Dataset, LeftOut, LoadError, Mixed, OpenSource, Rights, SampleMap, SampleMaps,
@@ -66,7 +67,7 @@ pub(crate) fn joined_contents(
             dataset: part.name,
             content: part.digest,
             files: None,
-            missing: None,
+            missing: part.missing,
         });
     }
     let mixed = mixed(mixture, versions)?;
@@ -80,6 +81,7 @@ pub(crate) fn joined_contents(
         left_out_total,
         samples: has_maps.then(|| Arc::new(maps)),
         mixed: Some(Arc::new(mixed)),
+        missing: None,
     })
 }
 
@@ -110,11 +112,22 @@ pub(crate) fn missing(mixed: &Mixed) -> Option<(u64, String)> {
 /// Keeps the files of a mixture's sources, so that starts after a stage need none of them.
 ///
 /// # Errors  As [`shardfeed_source::keep_files`].
-pub(crate) fn keep_files(options: &LoaderOptions, contents: &Contents) -> Result<(), LoadError> {
-    let (Some(mixture), Some(mixed), None) = (&options.mixture, &contents.mixed, &options.cluster)
-    else {
+pub(crate) fn keep_files(
+    options: &LoaderOptions,
+    schema: &Arc<Schema>,
+    contents: &Contents,
+) -> Result<(), LoadError> {
+    let (Some(mixture), Some(mixed)) = (&options.mixture, &contents.mixed) else {
         return Ok(());
     };
+    if options.cluster.is_some() {
+        let has_files = |(of, version): &(&DatasetRequest, &SourceVersion)| {
+            of.dataset.is_none() && version.missing.is_none()
+        };
+        let requests = DatasetRequest::of(options, schema)?;
+        let mut sources = requests.iter().zip(&mixed.versions).filter(has_files);
+        return sources.try_for_each(|(of, version)| of.keep(options, &version.dataset));
+    }
     let sources = mixture.sources.iter().zip(&mixed.versions);
     for (source, version) in sources.filter(|(_, version)| version.missing.is_none()) {
         let Some(digest) = version.files else { continue };

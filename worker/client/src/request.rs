@@ -8,6 +8,7 @@ use shardfeed_plan::Digest;
 use shardfeed_reader::{EncodedSpec, SourceSchemas};
 use shardfeed_source::{
     CacheOptions, Dataset, FileRules, LoadError, Mixed, OpenSource, ScanProgress, SharedIndex,
+    keep_dataset, kept_dataset,
 };
 
 use crate::mixture;
@@ -88,6 +89,26 @@ impl DatasetRequest {
         let schemas = requests.iter().enumerate();
         let schemas = schemas.map(|(at, request)| (first_shard(at), Arc::clone(&request.schema)));
         Ok(ShardSchemas::new(schemas.collect())?)
+    }
+
+    /// Returns the name of the dataset that it is in a cluster if its files are gone, and the last
+    /// stage does not have it.
+    ///
+    /// # Errors  As [`shardfeed_source::kept_dataset`].
+    pub fn kept(&self, options: &LoaderOptions) -> Result<Option<String>, LoadError> {
+        if !self.ends || self.files.is_empty() {
+            return Ok(None);
+        }
+        let cache = CacheOptions { index: self.index.clone(), ..options.cache.clone() };
+        kept_dataset(&self.files, (self.rules, self.program()), &cache, &mut || true)
+    }
+
+    /// Keeps that name, for starts after its last stage.
+    ///
+    /// # Errors  As [`shardfeed_source::keep_dataset`].
+    pub(crate) fn keep(&self, options: &LoaderOptions, dataset: &str) -> Result<(), LoadError> {
+        let cache = CacheOptions { index: self.index.clone(), ..options.cache.clone() };
+        keep_dataset(&self.files, (self.rules, self.program()), dataset, &cache)
     }
 
     /// Digest of its record spec, if it is not that of the job.

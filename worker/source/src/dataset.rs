@@ -31,7 +31,7 @@ use crate::rules::FileRules;
 use scan_count::ScanCounter;
 
 pub use grouping::Grouping;
-pub use kept_files::keep_files;
+pub use kept_files::{keep_dataset, keep_files, kept_dataset};
 pub use mixed::{Mixed, OpenSource, SourceVersion};
 pub use samples::{
     CountedFile, DamagedRecord, HeldMap, MapRef, SampleMap, SampleMaps, SamplePart, SamplePlace,

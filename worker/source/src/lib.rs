@@ -38,7 +38,7 @@ pub use cache::{Cache, CacheChoice, CacheOptions};
 pub use dataset::{
     CountedFile, DamagedRecord, Dataset, DatasetFile, Grouping, HeldMap, LeftOut, MapRef, Mixed,
     OpenSource, SampleMap, SampleMaps, SamplePart, SamplePlace, SampleTally, SourceVersion,
-    keep_files, leave_out,
+    keep_dataset, keep_files, kept_dataset, leave_out,
 };
 pub use discover::{Found, absolute_pattern, discover};
 pub use error::{ChangedLook, LoadError};

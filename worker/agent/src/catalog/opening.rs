@@ -19,6 +19,8 @@ pub struct SampleSource {
     pub program: Vec<u8>,
     /// The trainer's policy for damaged records.
     pub corrupt: Corrupt,
+    /// Name of the dataset that it is if its files are gone.
+    pub kept: Option<String>,
 }
 
 /// Dataset that a trainer requests.
@@ -47,6 +49,8 @@ pub struct Opened {
     /// Content digest of its samples.
     pub content: ContentDigest,
     pub dataset: Arc<Dataset>,
+    /// Reason why its files were not found, if they were not.
+    pub missing: Option<String>,
 }
 
 /// Requested dataset and the requesting user; access of one user implies nothing for another.
@@ -174,6 +178,7 @@ mod tests {
                 source: Source::Named("x".into()),
                 program: vec![],
                 corrupt: Corrupt::Error,
+                kept: None,
             },
             user,
         )
@@ -187,7 +192,7 @@ mod tests {
         let patterns = [path.display().to_string()];
         let dataset = Dataset::open(&patterns, rules, &CacheChoice::Off.into(), &mut |_| true);
         let dataset = Arc::new(dataset.unwrap());
-        Opened { name: "x".into(), rules, content: dataset.content(), dataset }
+        Opened { name: "x".into(), rules, content: dataset.content(), dataset, missing: None }
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub(super) fn describe(
     opened: &Opened,
     send: &mut dyn FnMut(Message) -> Result<(), SocketError>,
 ) -> Result<(), SocketError> {
-    let Opened { name, rules, content, dataset } = opened;
+    let Opened { name, rules, content, dataset, missing } = opened;
     let (shards, samples) = (dataset.manifest().shards(), dataset.samples());
     let damaged = samples.map(|maps| &maps.damaged[..]).unwrap_or_default();
     send(Message::Dataset(wire::Dataset {
@@ -45,6 +45,7 @@ pub(super) fn describe(
         damaged: damaged.iter().take(DAMAGED_MAX).map(damaged_to).collect(),
         damaged_total: samples.map_or(0, |maps| maps.damaged_total),
         source: source.to_owned(),
+        missing: missing.clone().unwrap_or_default(),
     }))?;
     let mut rows = wire::Shards::default();
     let mut bytes = 0;

@@ -190,7 +190,7 @@ impl Mixtures {
             rules: of.opened.rules,
             record_spec: *record_spec,
             dataset: (*of.opened.dataset).clone(),
-            missing: None,
+            missing: of.opened.missing.clone(),
         };
         let opened = sources.iter().zip(record_specs).map(source).collect();
         let dataset = Dataset::joined(opened, |versions| {

@@ -399,7 +399,8 @@ impl Trainer<'_> {
         } else {
             Source::Named(open.dataset)
         };
-        let source = SampleSource { source, program: open.program, corrupt: self.corrupt };
+        let kept = Some(open.kept).filter(|name| !name.is_empty());
+        let source = SampleSource { source, program: open.program, corrupt: self.corrupt, kept };
         let mut notes = Notes::new(&self.hub.stop, &self.sender, &self.hello);
         let (catalog, peer) = (&self.hub.catalog, Some(self.peer));
         let opened =

@@ -175,6 +175,7 @@ fn open(
         program: of.program().to_vec(),
         record_spec: of.record_spec.as_ref().map_or_else(Vec::new, |spec| spec.bytes().to_vec()),
         source: of.source.clone(),
+        kept: of.kept(&setting.options)?.unwrap_or_default(),
         index: setting.options.cache.index.as_ref().map_or_else(String::new, ToString::to_string),
     };
     let described = match link.ask(Ask::Open(request), progress)? {
@@ -250,6 +251,7 @@ fn open(
         left_out_total: described.left_out_total,
         samples,
         mixed: None,
+        missing: Some(described.missing).filter(|reason| !reason.is_empty()),
     })
 }
 

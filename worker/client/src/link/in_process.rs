@@ -56,7 +56,7 @@ pub(crate) fn open_here(
                 rules: opened.rules,
                 record_spec: request.record_spec_digest(),
                 dataset: Arc::unwrap_or_clone(opened.dataset),
-                missing: None,
+                missing: opened.missing,
             };
             Arc::new(mixture::joined(Some(mixture), opened.map(source).collect())?)
         }

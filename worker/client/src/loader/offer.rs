@@ -256,7 +256,7 @@ impl Loader {
     /// Records that the rank joined a generation.
     fn started(&mut self, generation: u64) -> Result<(), LoadError> {
         if !self.has_kept_files {
-            mixture::keep_files(&self.options, &self.contents)?;
+            mixture::keep_files(&self.options, &self.schema, &self.contents)?;
             self.has_kept_files = true;
         }
         if self.entry != (Entry::Joined { generation }) {

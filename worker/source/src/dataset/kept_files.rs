@@ -5,19 +5,22 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use shardfeed_pipeline::SampleProgram;
-use shardfeed_plan::{Digest, Manifest, Shard};
+use shardfeed_plan::{ChangeStamp, Digest, Manifest, Shard};
+use shardfeed_tfrecord::{Compression, ShardIndex};
 
 use super::Dataset;
 use super::samples::SampleMaps;
 use crate::cache::object_kind::ObjectKind;
-use crate::cache::{Cache, CacheOptions, Entries};
+use crate::cache::{Cache, CacheOptions, Entries, IndexedFile};
 use crate::discover::{Found, absolute_pattern};
 use crate::error::LoadError;
-use crate::index::{ScanProgress, ScanStage, suits};
+use crate::index::{ScanProgress, ScanStage, Seeds, suits};
+use crate::looks::file_state::Inode;
 use crate::rights::Rights;
 use crate::rules::FileRules;
 
 const FILES: ObjectKind = ObjectKind("shardfeed files 1\n");
+const DATASETS: ObjectKind = ObjectKind("shardfeed datasets 1\n");
 
 /// Returns the digest of a dataset's files: of their paths and content.
 pub(super) fn files_digest(manifest: &Manifest) -> Digest {
@@ -42,16 +45,49 @@ pub fn keep_files(
     let name = name_of(patterns)?;
     let Some(root) = root.to_str() else { return Ok(()) };
     let body = postcard::to_stdvec(&(root, paths, digest.as_bytes())).expect("plain data");
-    let object = FILES.encode(&name, &body);
+    keep(FILES, name, &body, cache);
+    Ok(())
+}
+
+/// Keeps the name of a cluster's dataset of the files that `patterns` name, as [`keep_files`] does.
+/// - `rules`, `program`: rules for damaged files and the encoded sample program, which are parts of
+///   the dataset.
+///
+/// # Errors  As [`keep_files`].
+pub fn keep_dataset(
+    patterns: &[String],
+    (rules, program): (FileRules, &[u8]),
+    dataset: &str,
+    cache: &CacheOptions,
+) -> Result<(), LoadError> {
+    keep(DATASETS, name_of_dataset(patterns, rules, program)?, dataset.as_bytes(), cache);
+    Ok(())
+}
+
+/// Returns the name that [`keep_dataset`] kept.
+///
+/// # Errors  The index cannot be read, or is damaged; `Interrupted`.
+pub fn kept_dataset(
+    patterns: &[String],
+    (rules, program): (FileRules, &[u8]),
+    cache: &CacheOptions,
+    go_on: &mut dyn FnMut() -> bool,
+) -> Result<Option<String>, LoadError> {
+    let body = kept(DATASETS, &name_of_dataset(patterns, rules, program)?, cache, go_on)?;
+    Ok(body.and_then(|body| String::from_utf8(body).ok()))
+}
+
+fn keep(kind: ObjectKind, name: String, body: &[u8], cache: &CacheOptions) {
+    let object = kind.encode(&name, body);
     if let Some(folder) = cache.folder.folder() {
-        let log = cache.log(folder.join(FILES.folder()));
+        let log = cache.log(folder.join(kind.folder()));
         if log.read(&name).as_ref() != Some(&object) {
             log.add([(&name, object.clone())]);
         }
     }
-    let Some(index) = cache.index.clone() else { return Ok(()) };
+    let Some(index) = cache.index.clone() else { return };
     let keep = move || {
-        let name = in_index(&name);
+        let name = in_index(kind, &name);
         let known = index.read(std::slice::from_ref(&name), &mut || true).unwrap_or_default();
         if known.first() != Some(&Some(object.clone())) {
             // It warns if the index cannot be written.
@@ -60,10 +96,77 @@ pub fn keep_files(
     };
     // Not joined: a store that hangs must not delay the first batch. The next start writes it, too.
     let _ = std::thread::Builder::new().name("shardfeed-keep".into()).spawn(keep);
-    Ok(())
+}
+
+fn kept(
+    kind: ObjectKind,
+    name: &str,
+    cache: &CacheOptions,
+    go_on: &mut dyn FnMut() -> bool,
+) -> Result<Option<Vec<u8>>, LoadError> {
+    let log = cache.folder.folder().map(|folder| cache.log(folder.join(kind.folder())));
+    let mut object = log.and_then(|log| log.read(name));
+    if let (None, Some(index)) = (&object, &cache.index) {
+        let found = index.read(&[in_index(kind, name)], go_on)?;
+        object = found.into_iter().next().flatten();
+    }
+    Ok(object.as_ref().and_then(|object| kind.decode(name, object)).map(<[u8]>::to_vec))
 }
 
 impl Dataset {
+    /// Returns the dataset of files from results of their scans, without the files; `None` if one was
+    /// not scanned.
+    ///
+    /// # Errors  The block cache of a remote folder cannot be opened.
+    pub fn of_scans(
+        found: Found,
+        mut scans: Seeds,
+        (rules, cache): (FileRules, &CacheOptions),
+        rights: Rights,
+    ) -> Result<Option<Self>, LoadError> {
+        let compression = rules.compression.to_string();
+        let entry = |path: &String| {
+            let (stamp, index) = scans.remove(path)?;
+            let (inode, compression) = (Inode::default(), compression.clone());
+            Some((path.clone(), Box::new(IndexedFile { stamp, inode, compression, index })))
+        };
+        let entries: Option<Entries> = found.paths.iter().map(entry).collect();
+        entries.map(|entries| Self::of_entries(found, entries, (rules, cache), rights)).transpose()
+    }
+
+    /// Returns a dataset of files that are gone, of which no record is read.
+    /// - `shards`: path and number of records of each.
+    ///
+    /// # Errors  The block cache of a remote folder cannot be opened.
+    pub fn of_missing(
+        root: PathBuf,
+        shards: &[(String, u64)],
+        rules: (FileRules, &CacheOptions),
+    ) -> Result<Self, LoadError> {
+        let stamp = ChangeStamp { size_bytes: 0, modified_ns: 0, etag: None };
+        let scan = |(path, records): &(String, u64)| {
+            let index = ShardIndex {
+                compression: Compression::None,
+                records: *records,
+                data_bytes: 0,
+                record_bytes_max: 0,
+                stream_bytes: 0,
+                digest: [0; 32],
+                marks: vec![],
+                data_verified: true,
+                corrupt_records: 0,
+                first_corrupt: None,
+                broken: None,
+            };
+            (path.clone(), (stamp.clone(), index))
+        };
+        let scans = shards.iter().map(scan).collect();
+        let paths = shards.iter().map(|(path, _)| path.clone()).collect();
+        let found = Found::new(root, paths, vec![]);
+        let dataset = Self::of_scans(found, scans, rules, Rights::Own)?;
+        Ok(dataset.expect("each file has a scan"))
+    }
+
     /// Returns the dataset of files that `patterns` named before, without the files; `None` if their
     /// records or samples are not kept, or those of other files under their names are.
     ///
@@ -76,16 +179,9 @@ impl Dataset {
         progress: &mut dyn FnMut(ScanProgress) -> bool,
     ) -> Result<Option<Self>, LoadError> {
         let waiting = ScanProgress::at(ScanStage::Listing);
-        let name = name_of(patterns)?;
-        let log = cache.folder.folder().map(|folder| cache.log(folder.join(FILES.folder())));
-        let mut object = log.and_then(|log| log.read(&name));
-        if let (None, Some(index)) = (&object, &cache.index) {
-            let found = index.read(&[in_index(&name)], &mut || progress(waiting))?;
-            object = found.into_iter().next().flatten();
-        }
-        let body = object.as_ref().and_then(|object| FILES.decode(&name, object));
+        let body = kept(FILES, &name_of(patterns)?, cache, &mut || progress(waiting))?;
         let found: Option<(PathBuf, Vec<String>, [u8; 32])> =
-            body.and_then(|body| postcard::from_bytes(body).ok());
+            body.and_then(|body| postcard::from_bytes(&body).ok());
         let Some((root, paths, digest)) = found else { return Ok(None) };
         let found = Found::new(root, paths, vec![]);
         let mut known = Cache::open(&cache.folder, &found.root);
@@ -121,6 +217,15 @@ fn name_of(patterns: &[String]) -> Result<String, LoadError> {
     Ok(Digest::of_parts([absolute.join("\n").as_bytes()]).to_string()[..32].to_owned())
 }
 
-fn in_index(name: &str) -> String {
-    format!("{}/{name}", FILES.folder())
+fn name_of_dataset(
+    patterns: &[String],
+    FileRules { compression, corrupt }: FileRules,
+    program: &[u8],
+) -> Result<String, LoadError> {
+    let of = format!("{} {compression} {corrupt}\0", name_of(patterns)?);
+    Ok(Digest::of_parts([of.as_bytes(), program]).to_string()[..32].to_owned())
+}
+
+fn in_index(kind: ObjectKind, name: &str) -> String {
+    format!("{}/{name}", kind.folder())
 }

@@ -19,7 +19,7 @@ const PAGE: u64 = 1 << 16;
 
 /// Identity of a local file, which also changes when the file is rewritten. Only the cache compares
 /// it: a file may be moved between hosts while it is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Inode {
     pub(crate) device: u64,
     pub(crate) number: u64,

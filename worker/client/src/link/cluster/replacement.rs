@@ -112,17 +112,17 @@ fn open_again(setting: &Setting, contents: &Contents) -> Result<Dataset, LoadErr
     let Some(mixed) = &contents.mixed else {
         let root = PathBuf::from(&contents.root);
         let place = (root, whole, contents.digest);
-        return open_part((setting, &setting.requests[0]), contents, contents.rules, place);
+        return open_part((setting, &setting.requests[0]), contents, contents.rules, place, false);
     };
     let source = |(version, request): (&SourceVersion, &DatasetRequest)| {
         let shards = version.shards();
         let range = shards.start as usize..shards.end as usize;
         let place = (version.root.clone(), range, version.content);
-        let rules = version.rules;
-        let dataset = open_part((setting, request), contents, rules, place)?;
+        let (rules, missing) = (version.rules, version.missing.clone());
+        let dataset = open_part((setting, request), contents, rules, place, missing.is_some())?;
         let (name, dataset_name) = (request.source.clone(), version.dataset.clone());
         let record_spec = request.record_spec_digest();
-        Ok(OpenSource { name, dataset_name, rules, record_spec, dataset, missing: None })
+        Ok(OpenSource { name, dataset_name, rules, record_spec, dataset, missing })
     };
     let sources = mixed.versions.iter().zip(&setting.requests).map(source);
     let sources = sources.collect::<Result<_, LoadError>>()?;
@@ -132,17 +132,26 @@ fn open_again(setting: &Setting, contents: &Contents) -> Result<Dataset, LoadErr
 /// Opens the files of one of a loader's datasets again.
 /// - `place`: the folder or URL of its files, its shards among those of the loader, and its content
 ///   digest.
+/// - `is_missing`: its files are gone, so that no epoch reads it.
 fn open_part(
     (setting, request): (&Setting, &DatasetRequest),
     contents: &Contents,
     rules: FileRules,
     (root, shards, content): (PathBuf, Range<usize>, ContentDigest),
+    is_missing: bool,
 ) -> Result<Dataset, LoadError> {
-    let rows = &contents.shards[shards.clone()];
-    let paths = rows.iter().map(|shard| shard.path.clone()).collect();
+    let rows = contents.shards[shards.clone()].iter();
     let (cache, place) = (&setting.options.cache, root.display().to_string());
-    let mut progress = |_: ScanProgress| true;
-    let mut dataset = Dataset::open_paths(root, paths, rules, cache, &mut progress)?;
+    let mut dataset = match is_missing {
+        true => {
+            let rows: Vec<_> = rows.map(|shard| (shard.path.clone(), shard.records)).collect();
+            Dataset::of_missing(root, &rows, (rules, cache))?
+        }
+        false => {
+            let paths = rows.map(|shard| shard.path.clone()).collect();
+            Dataset::open_paths(root, paths, rules, cache, &mut |_: ScanProgress| true)?
+        }
+    };
     if let (Some(program), Some(maps)) = (&request.program, &contents.samples) {
         let maps = match shards.len() == contents.shards.len() {
             true => Arc::clone(maps),
@@ -150,7 +159,7 @@ fn open_part(
         };
         dataset = dataset.with_maps(program.program(), maps)?;
     }
-    if dataset.content() != content {
+    if !is_missing && dataset.content() != content {
         let message = format!(
             "{place}: the files are not those that this loader was made for; create it again"
         );
