@@ -94,7 +94,6 @@ pub(crate) struct BenchArgs {
     cluster: ClusterArgs,
 }
 
-/// Result of `bench`.
 #[derive(Debug, Serialize)]
 struct BenchReport {
     /// Name of the job, or the files.
@@ -104,18 +103,14 @@ struct BenchReport {
     batch_size: u64,
     batches: u64,
     samples: u64,
-    /// Policy for corrupt records.
     corrupt: String,
-    /// Number of skipped records.
     skipped: u64,
     /// Time from the first batch to the last.
     seconds: f64,
     samples_per_second: f64,
     batch_bytes_per_second: f64,
     stored_bytes_per_second: f64,
-    /// CPU time of this process.
     cpu_seconds_per_1000_samples: f64,
-    /// Time to list and index the files.
     open_seconds: f64,
     /// Time from then to the first batch.
     first_batch_seconds: f64,
@@ -247,7 +242,6 @@ fn files(client: &Client, job: &str, root: &str) -> anyhow::Result<Vec<String>> 
     Ok(shards.map(|shard| format!("{root}/{}", shard.path)).collect())
 }
 
-/// Reads batches without using them.
 fn read(args: &BenchArgs, what: String, options: LoaderOptions) -> anyhow::Result<BenchReport> {
     let (rank, world_size, batch_size) = (options.rank, options.world_size, options.batch_size);
     let corrupt = options.corrupt.to_string();
@@ -316,7 +310,6 @@ fn cpu_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Peak of the measured memory.
 #[derive(Debug, Default)]
 struct Memory {
     peak_bytes: u64,

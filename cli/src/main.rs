@@ -186,7 +186,6 @@ impl Noun {
         }
     }
 
-    /// Returns the default log filter.
     fn log_filter(&self) -> &'static str {
         match self {
             Self::Up(_) => LOG_OF_UP,

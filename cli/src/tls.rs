@@ -127,18 +127,15 @@ struct MadeReport {
     told: Option<String>,
 }
 
-/// A created certificate.
 #[derive(Debug, Serialize)]
 struct MadeOne {
     folder: String,
     role: &'static str,
     name: String,
     hosts: Vec<String>,
-    /// Expiry time, Unix ms.
     expires_ms: u64,
 }
 
-/// Result of `tls show`.
 #[derive(Debug, Serialize)]
 struct FolderReport {
     folder: String,

@@ -23,16 +23,13 @@ pub const ETAG_BYTES_MAX: usize = 1024;
 /// Maximum length in bytes of the reason why a part of a file is omitted.
 pub const REASON_BYTES_MAX: usize = 2 * PATH_BYTES_MAX;
 
-/// Maximum number of marks of one file.
 pub const MARKS_MAX: usize = 4096;
 
 /// Part of a dataset's files, in manifest order: bytewise by path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListingChunk {
-    /// [`CHUNK_VERSION`].
     pub version: u32,
-    /// Files of the part.
     pub files: Vec<ListedFile>,
 }
 
@@ -55,7 +52,6 @@ pub struct ListedFile {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EntriesChunk {
-    /// [`CHUNK_VERSION`].
     pub version: u32,
     /// One entry for each file of the part.
     pub entries: Vec<FileEntry>,
@@ -66,7 +62,6 @@ pub struct EntriesChunk {
     /// Damaged records that are no samples; truncated if there are many.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub damaged: Vec<DamagedEntry>,
-    /// Total number of such records.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub damaged_total: u64,
 }
@@ -87,13 +82,11 @@ pub struct FileEntry {
     pub etag: Option<String>,
     /// Compression of the file: `none`, `gzip` or `zlib`.
     pub compression: String,
-    /// Number of records, at most [`FILE_RECORDS_MAX`].
     pub records: u64,
     /// Bytes of data of all records, without framing.
     pub data_bytes: u64,
     /// Bytes of data of the largest record.
     pub record_bytes_max: u64,
-    /// Digest of its record lengths and stored data checksums.
     pub digest: Digest,
     /// Some record starts, `[ordinal, offset in the uncompressed stream]`, both ascending.
     pub marks: Vec<(u64, u64)>,
@@ -109,7 +102,6 @@ pub struct FileEntry {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SamplesEntry {
-    /// Number of samples, at most [`FILE_RECORDS_MAX`].
     pub samples: u64,
     /// Digest of the records and of the samples among them.
     pub digest: Digest,
@@ -117,7 +109,6 @@ pub struct SamplesEntry {
     pub map_bytes: u64,
 }
 
-/// A damaged record that is no sample.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DamagedEntry {
@@ -138,7 +129,6 @@ pub struct LeftOutEntry {
     pub ordinal: u64,
     /// Offset of its header in the uncompressed stream.
     pub offset: u64,
-    /// True if the whole file is omitted.
     pub is_whole: bool,
     /// Description of the damage; at most [`REASON_BYTES_MAX`].
     pub reason: String,
@@ -153,23 +143,12 @@ pub enum ChunkError {
         what: &'static str,
         bytes: usize,
     },
-    /// The bytes are not the expected JSON.
     #[error("this chunk does not hold {what}: {reason}")]
-    Malformed {
-        /// Expected content.
-        what: &'static str,
-        reason: String,
-    },
+    Malformed { what: &'static str, reason: String },
     #[error("the chunk with {what} has version {found}, this software knows up to {CHUNK_VERSION}")]
-    Version {
-        /// Expected content.
-        what: &'static str,
-        found: u32,
-    },
-    /// The description of a file is invalid.
+    Version { what: &'static str, found: u32 },
     #[error("`{path}` in {what}: {reason}")]
     File {
-        /// Expected content.
         what: &'static str,
         /// Path of the file, shortened to a readable length.
         path: String,
@@ -240,7 +219,6 @@ impl EntriesChunk {
         Ok(chunk)
     }
 
-    /// Returns the number of samples of all files.
     pub fn samples(&self) -> u64 {
         self.entries.iter().map(|entry| entry.counted().0).sum()
     }

@@ -11,7 +11,6 @@ pub struct Endpoint {
     /// Version of the format; a reader rejects later ones.
     version: u32,
     pub cluster_id: String,
-    /// Number of the node that wrote the file.
     pub node: u64,
     /// Addresses of the members, HOST:PORT, in the order of their node numbers.
     pub addresses: Vec<String>,

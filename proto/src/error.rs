@@ -4,18 +4,15 @@ use std::fmt;
 
 use crate::common::v1::{Error as Wire, ErrorKind};
 
-/// An error that is sent between processes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WireError {
     /// Kind, which determines the receiver's reaction.
     pub kind: ErrorKind,
     /// Description: what failed, where, and the remedy.
     pub message: String,
-    /// File that caused the error.
     pub file: Option<String>,
     /// Offset in the uncompressed file, in bytes.
     pub offset: Option<u64>,
-    /// Ordinal of the record.
     pub ordinal: Option<u64>,
     /// Address of the leading coordinator, if the sender knows it.
     pub leader: Option<Box<str>>,

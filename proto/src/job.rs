@@ -8,28 +8,16 @@ use shardfeed_plan::{
 
 use crate::common::v1 as wire;
 
-/// Reason why a message is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidMessage {
     #[error("the message lacks `{0}`")]
     Missing(&'static str),
     #[error("`{field}` has {len} bytes, a digest has 32")]
-    Digest {
-        field: &'static str,
-        /// Length in bytes.
-        len: usize,
-    },
+    Digest { field: &'static str, len: usize },
     #[error("`{field}` has {len} entries; 1 to {most} are allowed")]
-    Length {
-        field: &'static str,
-        len: usize,
-        /// Maximum number of entries.
-        most: usize,
-    },
-    /// The numbers are inconsistent.
+    Length { field: &'static str, len: usize, most: usize },
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The mixture is invalid.
     #[error(transparent)]
     Mixture(#[from] MixtureError),
 }

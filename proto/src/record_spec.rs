@@ -20,7 +20,6 @@ use crate::common::v1::{
 /// Version of the message and of the result of parsing a record.
 pub const RECORD_SPEC_VERSION: u32 = 1;
 
-/// Maximum number of chunks of an encoded `RecordSpec`.
 pub const RECORD_SPEC_CHUNKS_MAX: usize = 3;
 
 /// Maximum size of an encoded `RecordSpec` in bytes, so that it fits into a frame of the trainer
@@ -49,7 +48,6 @@ pub enum RecordSpecError {
         "a job has at most {RECORD_SPEC_ENTRIES_MAX} features and operators; declare fewer of them"
     )]
     TooMany,
-    /// A later release wrote the spec.
     #[error("the record spec has version {found}, this software knows {RECORD_SPEC_VERSION}")]
     Version { found: u32 },
     /// The bytes are another message, or their encoding is not canonical.

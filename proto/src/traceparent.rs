@@ -37,12 +37,10 @@ impl TraceContext {
         Self::new(self.trace_id, span_id)
     }
 
-    /// Returns the trace id, 32 hexadecimal digits.
     pub fn trace_id(self) -> String {
         format!("{:032x}", self.trace_id)
     }
 
-    /// Returns the span id, 16 hexadecimal digits.
     pub fn span_id(self) -> String {
         format!("{:016x}", self.span_id)
     }

@@ -159,7 +159,6 @@ impl AccessCommand {
     }
 }
 
-/// Exchanges the client's join token for a new token.
 pub(crate) fn exchange(client: &Client, name: &str, secret: &Secret) -> anyhow::Result<()> {
     client.call(wire::ExchangeAccessRequest {
         context: None,

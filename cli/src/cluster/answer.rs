@@ -4,7 +4,6 @@ use shardfeed_agent::CallError;
 
 use crate::error::{Problem, exit_of_kind};
 
-/// Maximum number of names in a hint.
 const NAMED_MAX: usize = 10;
 
 /// Adds all names to an error about `name` if that one does not exist.

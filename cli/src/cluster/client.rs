@@ -173,7 +173,6 @@ impl Client {
             .ask_at(address, limit, |clients, context| request.send(clients.admin, context))
     }
 
-    /// Returns the status of the node that answers.
     pub(crate) fn status(&self) -> Result<wire::GetStatusResponse, CallError> {
         self.call(wire::GetStatusRequest::default())
     }

@@ -27,7 +27,6 @@ Examples:
   shardfeed context use prod
   shardfeed status --context staging";
 
-/// Maximum size of the file, bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 #[derive(Debug, Subcommand)]
@@ -55,7 +54,6 @@ pub(crate) enum ContextCommand {
     Remove { name: String },
 }
 
-/// Content of the file.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct Contexts {

@@ -135,7 +135,6 @@ fn explain(client: &Client, name: &str, error: CallError) -> anyhow::Error {
     naming(error, "datasets", name, known)
 }
 
-/// The state and the progress.
 fn progress(dataset: &wire::Dataset) -> String {
     match dataset.state() {
         wire::DatasetState::Scanning => {

@@ -244,7 +244,6 @@ fn columns() -> [Column<wire::Epoch>; 18] {
     ]
 }
 
-/// Columns of the sources of a mixture.
 fn source_columns() -> [Column<wire::EpochSource>; 7] {
     [
         column("SOURCE", |source| source.name.clone()),

@@ -146,7 +146,6 @@ pub(crate) fn missing(client: &Client, job: &str) -> anyhow::Error {
 }
 
 impl JobArgs {
-    /// Returns the client and the job's name.
     pub(super) fn open(&self) -> anyhow::Result<(Client, String)> {
         Ok((self.cluster.client()?, self.job.clone()))
     }

@@ -81,7 +81,6 @@ struct MembersReport {
 struct MemberReport {
     #[serde(flatten)]
     member: wire::Member,
-    /// Number of log entries that it lacks.
     lag: Option<u64>,
     /// Its own view; `null` if it was not asked.
     view: Option<ViewReport>,

@@ -56,7 +56,6 @@ struct RankReport {
     rank: wire::Rank,
     /// Bottleneck of the rank; `null` until its worker has reported.
     limit: Option<Limit>,
-    /// Percentage of its trainer's time spent waiting for batches.
     wait_percent: Option<u64>,
 }
 

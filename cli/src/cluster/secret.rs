@@ -13,11 +13,9 @@ use shardfeed_plan::Digest;
 use shardfeed_tls::KEY_FILE;
 use uuid::Uuid;
 
-/// A new access token.
 pub(crate) struct Secret {
     /// Id of the token; not secret.
     pub(crate) id: String,
-    /// The whole token, for its holder.
     pub(crate) token: String,
     /// Digest of the secret, which the cluster stores.
     pub(crate) digest: Vec<u8>,

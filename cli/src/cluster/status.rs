@@ -22,7 +22,6 @@ struct StatusReport {
     counts: Option<ClusterCounts>,
 }
 
-/// Numbers of objects in the cluster.
 #[derive(Debug, Serialize)]
 struct ClusterCounts {
     workers: u64,
@@ -34,7 +33,6 @@ struct ClusterCounts {
     worst_wait: Option<WorstWait>,
 }
 
-/// A waiting trainer.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct WorstWait {
     job: String,

@@ -27,7 +27,6 @@ Examples:
   shardfeed wait worker node-3 --until gone
   shardfeed wait epoch --job digits --epoch 2 --for 2h && ./evaluate";
 
-/// Polling interval.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// Conditions to wait for.
@@ -92,9 +91,7 @@ pub(crate) enum Presence {
     Gone,
 }
 
-/// Result of one check.
 enum Condition {
-    /// The condition is met.
     So(String),
     /// The condition is not met yet; the current state.
     NotYet(String),

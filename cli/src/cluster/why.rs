@@ -13,7 +13,6 @@ use crate::output::listing::{self, Column, Shown, column};
 use crate::output::words::{ago, known, text};
 use crate::output::{Format, Report};
 
-/// Maximum number of ranks that a sentence names.
 const NAMED_MAX: usize = 8;
 
 pub(crate) const ABOUT: &str = "\
@@ -58,7 +57,6 @@ pub(crate) struct RankTimeReport {
     told: Option<RankDiagnosis>,
 }
 
-/// Time breakdown of a rank, and its diagnosis.
 #[derive(Debug, Serialize)]
 pub(crate) struct RankDiagnosis {
     finding: Finding,

@@ -35,7 +35,6 @@ struct WorkersReport {
     all: bool,
 }
 
-/// A session of a worker.
 #[derive(Debug, Serialize)]
 struct WorkerReport {
     #[serde(flatten)]
@@ -49,7 +48,6 @@ struct WorkerLeaseReport {
     lease: wire::Lease,
     /// Time breakdown; `null` until the worker has reported.
     account: Option<Account>,
-    /// Diagnosis of the time breakdown.
     finding: Option<Finding>,
 }
 

@@ -91,7 +91,6 @@ pub(super) fn memfd() -> Check {
     }
 }
 
-/// Checks the limit of open files.
 pub(super) fn descriptors() -> Check {
     let limit = getrlimit(Resource::Nofile).current;
     let found = match limit {

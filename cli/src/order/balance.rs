@@ -6,10 +6,8 @@ use shardfeed_plan::{PlanError, Slot, SlotSource};
 use super::{Balance, Order};
 use crate::output;
 
-/// Maximum number of steps whose balance is computed.
 const STEPS_MAX: u64 = 4096;
 
-/// Maximum number of samples of these steps.
 const SAMPLES_MAX: u64 = 1 << 20;
 
 /// Advice where balance has little effect.
@@ -85,7 +83,6 @@ impl BalanceReport {
         Ok(Some(Self { window, steps, mean, max, unbalanced_mean, unbalanced_max }))
     }
 
-    /// Returns the text for people.
     pub(super) fn text(&self) -> String {
         format!(
             "the largest cost of a rank is {:.2} of the mean of its step (without balance {:.2}), \

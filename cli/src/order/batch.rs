@@ -99,7 +99,6 @@ struct BatchReport {
     samples: Vec<SampleReport>,
 }
 
-/// A row of a batch.
 #[derive(Debug, Serialize)]
 struct SampleReport {
     row: usize,

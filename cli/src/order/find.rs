@@ -23,7 +23,6 @@ pub(super) struct FindReport {
     samples: Vec<PlaceReport>,
 }
 
-/// Position of a sample.
 #[derive(Debug, Serialize)]
 struct PlaceReport {
     /// Number of the sample in the shard.

@@ -40,7 +40,6 @@ pub(crate) enum PlanCommand {
     },
 }
 
-/// Result of `plan show`.
 #[derive(Debug, Serialize)]
 struct PlanReport {
     order: OrderReport,
@@ -50,7 +49,6 @@ struct PlanReport {
     /// Samples of one step of all ranks.
     global_batch: u64,
     samples: u64,
-    /// Steps of the whole epoch.
     steps: u64,
     /// Steps of the epoch that were consumed before, according to the loader state.
     steps_taken: u64,
@@ -96,14 +94,12 @@ struct OrderReport {
     limit: Option<u64>,
 }
 
-/// A source of a mixture.
 #[derive(Debug, Serialize)]
 struct SourceReport {
     name: String,
     shards: u64,
     /// Samples of one pass over the source.
     samples: u64,
-    /// Samples of the epoch.
     in_epoch: u64,
     /// Passes over the source of which the epoch has samples, numbered from 0.
     first_source_epoch: u64,

@@ -12,7 +12,6 @@ use crate::error::Problem;
 /// Maximum number of shards that a hint names.
 const NAMED_MAX: usize = 3;
 
-/// A record of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RecordRef {
     path: String,

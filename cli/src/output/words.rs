@@ -45,7 +45,6 @@ pub(crate) fn digest(bytes: &[u8]) -> String {
     known(digest_from("digest", bytes).ok(), |digest| digest.to_string())
 }
 
-/// Formats a truth value.
 pub(crate) fn yes(is_so: bool) -> String {
     if is_so { "yes" } else { "no" }.into()
 }

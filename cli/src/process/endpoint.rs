@@ -12,7 +12,6 @@ use shardfeed_proto::Endpoint;
 /// Interval of checks whether the cluster's members have changed or the file is gone.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// A coordinator's endpoint file.
 #[derive(Clone, Debug)]
 pub(super) struct EndpointFile {
     path: PathBuf,

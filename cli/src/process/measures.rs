@@ -33,7 +33,6 @@ struct JobLabels {
 
 type Seconds<L> = Family<L, Counter<f64, AtomicU64>>;
 
-/// Returns all metrics as text.
 pub(super) fn text(report: &WorkerReport) -> String {
     let mut registry = Registry::with_prefix("shardfeed");
     of_counters(&mut registry, &report.ranks);

@@ -13,9 +13,7 @@ use super::worker::WorkerConfig;
 pub(crate) struct Places {
     /// Purpose and address of each port.
     pub(crate) ports: Vec<(&'static str, SocketAddr)>,
-    /// Folder of a coordinator's data.
     pub(crate) data: Option<PathBuf>,
-    /// Path of a worker's socket.
     pub(crate) socket: Option<PathBuf>,
     pub(crate) credentials: CredentialOptions,
 }

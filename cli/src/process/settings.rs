@@ -199,7 +199,6 @@ pub(super) const WORKER_OTHERS: [(&str, &str); 10] = [
     ("join-token-file", "none is exchanged"),
 ];
 
-/// Defaults of a worker's options.
 pub(super) fn worker_defaults() -> Table {
     let number = |number: u64| Value::Integer(i64::try_from(number).unwrap_or(i64::MAX));
     Table::from_iter([

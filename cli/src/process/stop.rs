@@ -30,7 +30,6 @@ impl Stop {
         Ok(Self { asked })
     }
 
-    /// True if the process was asked to stop.
     pub(crate) fn is_asked(&self) -> bool {
         *self.asked.borrow()
     }

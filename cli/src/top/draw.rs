@@ -19,7 +19,6 @@ use crate::output::words::clock;
 #[derive(Clone, Debug)]
 pub(super) struct DisplayOptions {
     pub(super) has_colours: bool,
-    /// True if refreshing is held.
     pub(super) is_held: bool,
     /// True if there is a keyboard.
     pub(super) has_keys: bool,

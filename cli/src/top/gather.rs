@@ -26,7 +26,6 @@ pub(super) struct Scene {
     pub(super) workers: Vec<wire::Worker>,
     /// Jobs, running ones first.
     pub(super) jobs: Vec<Job>,
-    /// Index of the selected job.
     pub(super) at: Option<usize>,
     pub(super) ranks: Vec<wire::Rank>,
     pub(super) map: Option<wire::GetEpochMapResponse>,
@@ -48,7 +47,6 @@ impl Job {
 }
 
 impl Scene {
-    /// Name of the selected job.
     pub(super) fn chosen(&self) -> Option<&str> {
         self.at.map(|at| self.jobs[at].job.name.as_str())
     }

@@ -20,26 +20,14 @@ pub enum TableError {
         file: String,
         /// Length according to the header, in bytes.
         expected: u64,
-        /// Actual length in bytes.
         found: u64,
     },
-    /// The content differs from what was written.
     #[error(
         "{file}: damaged at offset {offset}: {what}; copy the table again, and leave it alone while it is used"
     )]
-    Damaged {
-        file: String,
-        /// Offset of the damaged part, in bytes.
-        offset: u64,
-        what: String,
-    },
+    Damaged { file: String, offset: u64, what: String },
     #[error("{file}: cannot read the table at offset {offset}: {source}")]
-    Io {
-        file: String,
-        /// Offset of the read, in bytes.
-        offset: u64,
-        source: io::Error,
-    },
+    Io { file: String, offset: u64, source: io::Error },
 }
 
 impl TableError {
@@ -67,28 +55,16 @@ impl TableError {
     }
 }
 
-/// Reason why a table cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
     #[error("rows {first} and {second} have the same key; a key identifies one row")]
-    Duplicate {
-        /// First row, counted from 0.
-        first: usize,
-        /// Second row.
-        second: usize,
-    },
-    /// The columns are invalid.
+    Duplicate { first: usize, second: usize },
     #[error("{0}")]
     Columns(String),
     /// The keys were chosen so that no hash distributes them.
     #[error("the {keys} keys do not spread over pages under any of {seeds} seeds; use other keys")]
-    Spread {
-        keys: usize,
-        /// Number of seeds that were tried.
-        seeds: u64,
-    },
-    /// The file cannot be written.
+    Spread { keys: usize, seeds: u64 },
     #[error(transparent)]
     Io(#[from] io::Error),
 }

@@ -122,20 +122,16 @@ pub struct Column {
     pub name: String,
     /// Type of its numbers, as a name that only readers interpret.
     pub dtype: String,
-    /// Shape of one row.
     pub shape: Vec<usize>,
     /// Bytes per row, at least 1.
     pub bytes: usize,
 }
 
-/// Description of a table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Header {
     pub(crate) key: KeyKind,
-    /// Number of keys, which is the number of rows.
     pub(crate) keys: u64,
-    /// Seed of the hash of keys.
     pub(crate) seed: u64,
     pub(crate) pages: u64,
     pub(crate) block_rows: u64,
@@ -173,7 +169,6 @@ impl Header {
         self.row_bytes().map(drop)
     }
 
-    /// Returns the bytes per row, after checking the columns.
     pub(crate) fn row_bytes_checked(&self) -> Result<usize, String> {
         self.check()?;
         self.row_bytes()

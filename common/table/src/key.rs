@@ -4,7 +4,6 @@ use sha2::{Digest as _, Sha256};
 
 use crate::header::KeyKind;
 
-/// Key of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key<'a> {
     Int64(i64),

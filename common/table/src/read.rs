@@ -70,7 +70,6 @@ impl Table {
         &self.name
     }
 
-    /// Returns the digest of the content.
     pub fn digest(&self) -> Digest {
         self.digest
     }
@@ -88,7 +87,6 @@ impl Table {
         self.header.keys
     }
 
-    /// Returns the size of the file in bytes.
     pub fn bytes(&self) -> u64 {
         self.places.file_bytes
     }
@@ -179,7 +177,6 @@ impl Table {
         Ok(bytes)
     }
 
-    /// Reads and checks block `number`.
     fn read_block(&self, number: u64, memory: Vec<u8>) -> Result<Vec<u8>, TableError> {
         let bytes = self.places.block_bytes;
         let offset = self.places.blocks_at + number * bytes as u64;

@@ -21,27 +21,16 @@ pub const FORMAT_VARIABLE: &str = "SHARDFEED_LOG_FORMAT";
 /// Format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// Human-readable lines.
     #[default]
     Text,
-    /// One JSON object per line.
     Json,
 }
 
 /// Reason why logging cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
-    /// An environment variable has an invalid value.
     #[error("{variable}={value}: {reason}")]
-    Variable {
-        /// Name of the variable.
-        variable: &'static str,
-        /// Value of the variable.
-        value: String,
-        /// Reason why the value is invalid.
-        reason: String,
-    },
-    /// Logging was already set up in this process.
+    Variable { variable: &'static str, value: String, reason: String },
     #[error("logging is set up already")]
     Twice,
 }

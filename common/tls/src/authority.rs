@@ -24,7 +24,6 @@ const CA_KEY_FILE: &str = "ca.key";
 pub const CA_DAYS: u32 = 3_650;
 /// Default validity of a certificate, days.
 pub const LEAF_DAYS: u32 = 365;
-/// Maximum validity of a certificate, days.
 pub const LEAF_DAYS_MAX: u32 = 3_650;
 
 /// Time by which the start of validity is backdated, because clocks differ.
@@ -33,7 +32,6 @@ const BACKDATED: Duration = Duration::from_secs(3_600);
 /// Domain in the URIs of certificates. Trust depends on the authority, not on this name.
 const DOMAIN: &str = "shardfeed";
 
-/// Maximum number of host names in a certificate.
 const HOSTS_MAX: usize = 64;
 
 /// Folder of a certificate authority.
@@ -42,7 +40,6 @@ pub struct Authority {
     folder: PathBuf,
 }
 
-/// Subject of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
     pub identity: Identity,
@@ -50,7 +47,6 @@ pub struct Subject {
     pub hosts: Vec<String>,
 }
 
-/// An issued certificate and its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Issued {
     /// Folder with `ca.crt`, `tls.crt` and `tls.key`.

@@ -3,14 +3,12 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Error of a certificate, key or folder.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     #[error("{path}: cannot read: {source}")]
     Read { path: PathBuf, source: io::Error },
     #[error("{path}: cannot write: {source}")]
     Write { path: PathBuf, source: io::Error },
-    /// A file has invalid content.
     #[error("{path}: {reason}")]
     Content {
         path: PathBuf,
@@ -26,7 +24,6 @@ pub enum TlsError {
         /// Time since which it has expired, or until it becomes valid.
         reason: String,
     },
-    /// The subject is invalid.
     #[error("{0}")]
     Subject(String),
     #[error("{path} is there already; {hint}")]

@@ -18,17 +18,13 @@ use crate::identity::Identity;
 pub const CA_FILE: &str = "ca.crt";
 /// Certificate of the process, with the intermediate certificates up to the authority.
 pub const CERTIFICATE_FILE: &str = "tls.crt";
-/// Key of the certificate.
 pub const KEY_FILE: &str = "tls.key";
 
-/// Maximum size of a certificate file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Folder of certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Folder(PathBuf);
 
-/// Contents of a folder.
 #[derive(Debug)]
 pub(crate) struct Material {
     pub(crate) roots: Vec<CertificateDer<'static>>,
@@ -47,7 +43,6 @@ pub(crate) struct Own {
 /// Properties of a certificate for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Certificate {
-    /// Identity in the certificate, if any.
     pub identity: Option<Identity>,
     /// DNS names and IP addresses for which it is valid.
     pub hosts: Vec<String>,
@@ -55,7 +50,6 @@ pub struct Certificate {
     pub not_after: SystemTime,
     /// True if it may sign other certificates.
     pub is_authority: bool,
-    /// Serial number, hexadecimal.
     pub serial: String,
 }
 

@@ -57,7 +57,6 @@ impl FromStr for Role {
     }
 }
 
-/// Identity of a process or user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub role: Role,

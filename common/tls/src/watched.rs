@@ -56,7 +56,6 @@ impl<C, E: fmt::Display> Watched<C, E> {
         Ok(Self { what, files, make: Box::new(make), seen })
     }
 
-    /// Returns the current value.
     pub fn now(&self) -> Arc<C> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.looked.elapsed() >= LOOK_EVERY {

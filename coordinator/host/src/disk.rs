@@ -20,7 +20,6 @@ pub trait Disk: Debug + Send + Sync + 'static {
     /// Opens a file for reading and writing; creates an empty one if it does not exist.
     fn open(&self, name: &str) -> io::Result<Box<dyn DiskFile>>;
 
-    /// Reads a whole file.
     fn read(&self, name: &str) -> io::Result<Vec<u8>>;
 
     /// Creates or replaces a file and syncs its bytes; its name is durable only after a `rename`.
@@ -61,7 +60,6 @@ pub trait DiskFile: Debug + Send + Sync + 'static {
 /// Holds the lock on a directory until it is dropped.
 #[derive(Debug)]
 pub struct DiskLock {
-    /// Value that releases the directory when dropped.
     _guard: Box<dyn Debug + Send + Sync>,
 }
 

@@ -65,7 +65,6 @@ pub trait Host: Debug + Send + Sync + 'static {
     fn has_threads(&self) -> bool;
 }
 
-/// A random UUID, version 4.
 pub fn uuid(host: &dyn Host) -> Uuid {
     let (high, low) = (u128::from(host.random()), u128::from(host.random()));
     uuid::Builder::from_random_bytes((high << 64 | low).to_be_bytes()).into_uuid()

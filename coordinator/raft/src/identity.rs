@@ -85,5 +85,4 @@ pub fn restore(
     Ok(cluster)
 }
 
-/// Term of a restored cluster's initial state.
 const RESTORED_TERM: u64 = 1;

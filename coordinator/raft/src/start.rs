@@ -21,10 +21,7 @@ pub enum Start {
         members: BTreeMap<u64, String>,
     },
     /// A node that waits to be added to an existing cluster, by `add_member` there.
-    Join {
-        /// Id of that cluster.
-        cluster: Uuid,
-    },
+    Join { cluster: Uuid },
 }
 
 /// Role that a directory was started with, as recorded in its header.

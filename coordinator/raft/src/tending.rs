@@ -20,7 +20,6 @@ use crate::start::{Start, StartRole};
 
 /// Interval between maintenance checks; their findings are rare and not urgent.
 const TEND_EVERY: Duration = Duration::from_millis(500);
-/// Timeout of a request to another node.
 const ASK_WAIT: Duration = Duration::from_secs(2);
 
 /// Purges from the log, after each snapshot, the entries that the previous snapshot covers.
@@ -103,7 +102,6 @@ impl Tend {
         Self { raft, links, changing, address: options.address.clone(), founders, said: None }
     }
 
-    /// Runs until consensus has stopped.
     pub(crate) async fn run(mut self) {
         loop {
             let Ok(initialized) = self.raft.is_initialized().await else { return };

@@ -35,7 +35,6 @@ pub struct AccessToken {
     pub join: Option<Join>,
 }
 
-/// Properties of a join token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Join {
     /// Lifetime of the token that it is exchanged for, ms.

@@ -55,19 +55,19 @@ pub struct Dataset {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// The files are being listed.
     Listing {
         /// Lease of the listing; `None`: free.
         lease: Option<ScanLease>,
     },
-    /// The parts are being scanned.
     Scanning(Scan),
     /// All parts are scanned; the leader assembles them.
     Assembling(Scan),
-    /// The dataset is ready to be read.
     Ready(Ready),
     /// The dataset cannot be used; adding it again starts a new attempt.
-    Failed { failure: Failure, failed_ms: u64 },
+    Failed {
+        failure: Failure,
+        failed_ms: u64,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -60,7 +60,6 @@ pub struct Job {
     pub continued_by: BTreeSet<String>,
     /// Last generations by number; the last one is the current one.
     pub generations: BTreeMap<u64, Generation>,
-    /// Number of generations opened so far.
     pub opened: u64,
     /// Last epochs that were sealed, oldest first.
     pub sealed: VecDeque<SealedEpoch>,
@@ -74,7 +73,6 @@ pub struct Job {
     /// Lowest generation number: a removed job of this name may have had lower ones.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) numbered_from: u64,
-    /// Hold of the job; `None`: it is not held.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held: Option<Held>,
     /// First corrupt records that its workers found, by sample, at most [`crate::SKIPPED_KEPT`].

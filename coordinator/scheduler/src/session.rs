@@ -24,10 +24,8 @@ pub struct Session {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub scope: Vec<String>,
     pub joined_ms: u64,
-    /// Ranks that it serves.
     #[serde(skip)]
     pub leases: BTreeSet<RankRef>,
-    /// Parts of datasets that it lists or scans.
     #[serde(skip)]
     pub scans: BTreeSet<ScanRef>,
 }

@@ -273,7 +273,6 @@ fn is_loopback(ip: IpAddr) -> bool {
     ip.to_canonical().is_loopback()
 }
 
-/// Permitted numbers of founders.
 const FOUNDERS: [usize; 3] = [1, 3, 5];
 
 /// Maximum nodes in `join`; more are never needed.

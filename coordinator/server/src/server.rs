@@ -50,13 +50,11 @@ use crate::storage::metered::MeteredDisk;
 /// Maximum gRPC connections: 10,000 workers, people, and a margin for reconnects.
 pub const CONNECTIONS_MAX: usize = 16_384;
 
-/// Maximum concurrent calls of one connection.
 pub const CALLS_PER_CONNECTION: usize = 256;
 
 /// Maximum streams of one connection; a client waits to open more.
 pub const STREAMS_MAX: u32 = 256;
 
-/// Maximum bytes of a request's headers.
 pub const HEADER_BYTES_MAX: u32 = 16 << 10;
 
 /// Timeout of a call from another node: the last part of a snapshot is answered after its

@@ -44,7 +44,6 @@ pub struct DatasetArgs {
 /// Compressions of files, as options have them.
 pub const SCHEMES: &[&str] = &["auto", "none", "gzip", "zlib"];
 
-/// Policies for damaged files.
 pub const POLICIES: &[&str] = &["error", "skip-record", "skip-file"];
 
 /// Returns the parser of a value that has one of these names.
@@ -97,7 +96,6 @@ impl DatasetArgs {
 }
 
 impl SampledArgs {
-    /// Finds the files without scanning them.
     pub fn discover(&self) -> Result<Found, LoadError> {
         self.files.discover()
     }
@@ -121,6 +119,5 @@ impl SampledArgs {
 #[derive(Debug)]
 pub struct Sampled {
     pub dataset: Dataset,
-    /// Options of a loader of the source.
     pub options: LoaderOptions,
 }

@@ -46,7 +46,6 @@ pub struct IndexArgs {
     python: PythonArgs,
 }
 
-/// Result of `dataset index`.
 #[derive(Debug, Serialize)]
 struct Indexed {
     /// Path or URL of each index that was filled.

@@ -41,7 +41,6 @@ pub struct InspectArgs {
     unscanned: bool,
 }
 
-/// Result of `dataset inspect`.
 #[derive(Debug, Serialize)]
 struct Inspection {
     /// Folder that the shards' paths are relative to.
@@ -78,13 +77,11 @@ struct ShardFileReport {
     samples: u64,
     stored_bytes: u64,
     data_bytes: u64,
-    /// Size of the largest record, bytes.
     record_bytes_max: u64,
     compression: Compression,
     digest: Digest,
 }
 
-/// Samples of a source.
 #[derive(Debug, Serialize)]
 struct SampledReport {
     #[serde(flatten)]
@@ -98,7 +95,6 @@ struct SampledReport {
     map_bytes: u64,
 }
 
-/// A source of a mixture.
 #[derive(Debug, Serialize)]
 struct SourceReport {
     name: String,
@@ -124,9 +120,7 @@ struct RecordFeatureReport {
     name: String,
     /// `null`: the feature exists without a value.
     dtype: Option<DType>,
-    /// Number of values.
     count: usize,
-    /// Total size of all values, bytes.
     bytes: usize,
 }
 

@@ -22,7 +22,6 @@ pub fn wide<T>(heading: &'static str, cell: fn(&T) -> String) -> Column<T> {
     Column { heading, is_wide: true, cell }
 }
 
-/// Extent of a list.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown {
     /// True for all columns.

@@ -126,7 +126,6 @@ impl Format {
     }
 }
 
-/// Prints a line and flushes it.
 pub fn line(text: &str) -> Result<(), StdoutError> {
     let mut out = io::stdout().lock();
     writeln!(out, "{text}")?;
@@ -171,14 +170,12 @@ impl fmt::Display for Grid {
     }
 }
 
-/// Formats names and values as lines.
 pub fn facts(facts: &[(&str, String)]) -> String {
     let width = facts.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let line = |(name, value): &(&str, String)| format!("{name:width$}  {}\n", printable(value));
     facts.iter().map(line).collect()
 }
 
-/// Writes names and values in lines.
 pub fn write_facts(out: &mut dyn Write, facts: &[(&str, String)]) -> io::Result<()> {
     out.write_all(self::facts(facts).as_bytes())
 }

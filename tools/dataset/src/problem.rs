@@ -10,7 +10,6 @@ pub enum Exit {
     Usage = 2,
     /// The named object does not exist.
     NotFound = 3,
-    /// The caller lacks the permission.
     Denied = 4,
     /// The request conflicts with the current state, or another caller was first.
     Conflict = 5,
@@ -24,7 +23,6 @@ pub enum Exit {
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{what}")]
 pub struct Problem {
-    /// The message.
     pub what: String,
     /// Instruction that helps, if there is one.
     pub hint: Option<String>,
@@ -58,7 +56,6 @@ impl Problem {
     }
 }
 
-/// Returns the message and the hint of a [`Problem`].
 #[cfg(test)]
 pub(crate) fn text(error: &anyhow::Error) -> String {
     let Problem { what, hint, .. } = error.downcast_ref().unwrap();

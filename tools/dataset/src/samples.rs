@@ -23,16 +23,13 @@ pub struct CountedReport {
     pub windows: Option<WindowsReport>,
 }
 
-/// Rows of records.
 #[derive(Debug, Serialize)]
 pub struct RowsReport {
     /// Rows of all records that pass the filter.
     pub rows: u64,
-    /// Rows that are no samples.
     pub rows_left_out: u64,
 }
 
-/// Tokens in packs.
 #[derive(Debug, Serialize)]
 pub struct PacksReport {
     /// Places for tokens in all packs.
@@ -45,11 +42,9 @@ pub struct PacksReport {
     pub tokens_left_out: u64,
     /// Records that were dropped because of their length.
     pub records_too_long: u64,
-    /// Records without tokens.
     pub records_empty: u64,
 }
 
-/// Records in windows.
 #[derive(Debug, Serialize)]
 pub struct WindowsReport {
     /// Records that pass the filter and are in no window, as their group is too short.

@@ -229,7 +229,6 @@ impl DeclaredLength {
     }
 }
 
-/// - `tables`: digest and path of each table.
 fn record_spec(encoded: &str, tables: &[(String, String)]) -> Result<RecordSpec, String> {
     let spec = STANDARD.decode(encoded).map_err(|error| error.to_string())?;
     let mut spec = EncodedSpec::decode(&spec).map_err(|error| error.to_string())?;

@@ -35,7 +35,6 @@ use crate::reading::Counted;
 use crate::samples::{CountedReport, shard_name};
 use crate::source::{SourceArgs, SourceSpec};
 
-/// Description in the help.
 pub const ABOUT: &str = "\
 Read every record and report the contents, and possible improvements to the files
 
@@ -95,7 +94,6 @@ pub fn run(args: &StatsArgs, format: Format) -> anyhow::Result<()> {
     Ok(format.print(&stats)?)
 }
 
-/// A file that is read.
 struct Input {
     /// Path relative to the dataset; in a mixture `SOURCE:PATH`.
     name: String,

@@ -20,7 +20,6 @@ use crate::problem::Problem;
 use crate::reading::{self, Counted};
 use crate::sidecar::{self, FaultReport};
 
-/// Description in the help.
 pub const ABOUT: &str = "\
 Read every byte and report every damaged record
 
@@ -51,7 +50,6 @@ pub struct VerifyArgs {
     all: bool,
 }
 
-/// Result of `dataset verify`.
 #[derive(Debug, Serialize)]
 struct Verification {
     /// Folder that the files' paths are relative to.
@@ -70,7 +68,6 @@ struct Verification {
     good_listed: usize,
 }
 
-/// Result of one file.
 #[derive(Debug, Default, Serialize)]
 struct FileReport {
     path: String,
@@ -85,7 +82,6 @@ struct FileReport {
     damage: Vec<Damage>,
 }
 
-/// A damaged record.
 #[derive(Debug, Serialize)]
 struct Damage {
     /// Number of the record in the file, from 0.

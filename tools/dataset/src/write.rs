@@ -33,7 +33,6 @@ use crate::problem::Problem;
 use crate::progress;
 use crate::size;
 
-/// Description in the help.
 pub const ABOUT: &str = "\
 Write a folder of files, a list of files or a CSV file as TFRecord shards
 
@@ -98,7 +97,6 @@ pub struct WriteArgs {
     classes: Option<PathBuf>,
 }
 
-/// Result of `dataset write`.
 #[derive(Debug, Serialize)]
 struct Written {
     folder: String,

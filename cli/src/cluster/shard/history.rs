@@ -38,7 +38,6 @@ pub(crate) struct HistoryArgs {
     epoch: Option<u64>,
 }
 
-/// Result of `shard history`.
 #[derive(Debug, Serialize)]
 struct HistoryReport {
     job: String,

@@ -26,7 +26,6 @@ use crate::storage::snapshot;
 /// Maximum bytes of entries in a message that holds more than one entry: an answer must arrive
 /// before the deadline, and transports have limits too.
 const ENTRIES_BYTES_MAX: usize = 1 << 20;
-/// Maximum snapshot bytes in one message.
 const PART_BYTES_MAX: usize = 1 << 20;
 /// Timeout of a part: the peer writes it to memory, but the connection may be slow.
 const PART_WAIT: Duration = Duration::from_secs(5);

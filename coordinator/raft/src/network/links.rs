@@ -46,9 +46,7 @@ struct LinksState {
 struct Contact {
     /// Last logged refusal by the peer, and its time.
     refuses: Option<(String, Instant)>,
-    /// Last logged refusal by this node, and its time.
     refused: Option<(String, Instant)>,
-    /// True if the last call failed.
     silent: bool,
     /// This node's vote when it led, and the last position that the peer had on disk then.
     acknowledged: Option<(Vote, Position)>,
@@ -87,7 +85,6 @@ impl Links {
         Some(Peer { node, address })
     }
 
-    /// Returns all members except this node.
     pub(crate) fn others(&self) -> Vec<Peer> {
         let state = self.state();
         let others = state.members.addresses.iter().filter(|(node, _)| **node != self.me.node);

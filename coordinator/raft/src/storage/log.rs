@@ -35,7 +35,6 @@ pub(crate) enum LogChange {
     /// Removes the entries up to and including this one. It may lie after `last`, if a snapshot
     /// replaced the log.
     Purge(Position),
-    /// Replaces the vote.
     Vote(Vote),
     /// Records the last committed entry. A hint that saves replay, not a promise.
     Committed(Position),

@@ -38,7 +38,6 @@ pub(crate) struct RedbLog {
     witness: Witness,
 }
 
-/// Error of opening a file as a log.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RedbLogError {
     #[error(transparent)]

@@ -69,7 +69,6 @@ struct Kept {
     closed: bool,
 }
 
-/// A snapshot in memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Snapshot {
     pub(crate) meta: SnapshotMeta,
@@ -145,7 +144,6 @@ impl SnapshotStore {
         Ok(())
     }
 
-    /// Reads the newest snapshot again.
     pub(crate) fn newest(&self) -> io::Result<Option<Snapshot>> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(&covered) = kept.entries.last() else { return Ok(None) };

@@ -153,7 +153,6 @@ struct ClaimCheck<'a> {
     facts: &'a PoolFacts,
     /// True if these facts are known to fit the groups that were begun.
     fits: bool,
-    /// True if the rank may be granted samples.
     may_get: bool,
 }
 

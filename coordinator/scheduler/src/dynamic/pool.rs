@@ -30,7 +30,6 @@ pub struct Pool {
     pub begun: u64,
     /// Ranges of these groups that are free again.
     pub returned: FreeRanges,
-    /// List and progress of each rank.
     pub shares: BTreeMap<u64, RankAssignment>,
     /// Samples that were in doubt and that no rank will deliver, because of `in_doubt="drop"`.
     #[serde(default, skip_serializing_if = "FreeRanges::is_empty")]
@@ -38,7 +37,6 @@ pub struct Pool {
     /// Time that the epoch has waited only for samples in doubt, ms.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub waited_ms: u64,
-    /// Samples that came back from lists.
     #[serde(default, skip_serializing_if = "Returns::is_empty")]
     pub returns: Returns,
     /// Number of samples delivered twice, as far as reported.
@@ -65,7 +63,6 @@ pub struct RankAssignment {
     /// Position from which on the worker is asked to give back samples that it has not begun.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoke_from: Option<u64>,
-    /// True if the rank has left this epoch.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub left: bool,
     /// Number of group ranges that were reported to the holder of the lease.
@@ -231,7 +228,6 @@ impl RankAssignment {
 }
 
 impl Pool {
-    /// A pool of which nothing was granted.
     pub(crate) fn new(groups: u64, samples: u64, batch_size: u64) -> Self {
         Self { groups, samples, batch_size, ..Self::default() }
     }

@@ -3,13 +3,11 @@
 /// A violated invariant, which is a bug of shardfeed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Breach {
-    /// A derived index differs from what the state implies.
     #[error("the index of the {what} does not match them")]
     Filed {
         /// Name of the index: `answers`, `sessions`, `datasets` or `jobs`.
         what: &'static str,
     },
-    /// A bound of the state is exceeded.
     #[error("{held} {what}, at most {most}")]
     Bound { what: &'static str, held: u64, most: u64 },
     /// An object is held by a session that has ended.
@@ -17,7 +15,6 @@ pub enum Breach {
     Holder { what: String, session: u64 },
     #[error("fencing token {fencing} of {what} was granted twice, or not yet")]
     Fencing { what: String, fencing: u64 },
-    /// A rule of one object does not hold.
     #[error("{what}: not true that {rule}")]
     Rule { what: String, rule: &'static str },
 }

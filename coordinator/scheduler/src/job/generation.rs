@@ -31,13 +31,11 @@ pub struct Generation {
     /// Digest of the mixture that it reads, if the job has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mixture: Option<Digest>,
-    /// Position at which it began.
     pub origin: Origin,
     /// Steps before the origin, in its epoch, that all ranks left out.
     #[serde(default, skip_serializing_if = "LeftOut::is_empty")]
     pub left_out: LeftOut,
     pub opened_by: u64,
-    /// Time at which it was opened, Unix ms.
     pub started_ms: u64,
     pub ranks: BTreeMap<u64, Rank>,
     pub superseded_by: Option<Successor>,
@@ -54,7 +52,6 @@ pub struct Generation {
     /// Number of joined ranks by cursor.
     #[serde(skip)]
     pub(crate) cursors: BTreeMap<RankCursor, u64>,
-    /// Number of ranks that are served.
     #[serde(skip)]
     pub(crate) served: u64,
 }
@@ -76,7 +73,6 @@ pub struct Rank {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
     pub moved_to: Option<u64>,
-    /// Leases of the rank that ended.
     #[serde(default, skip_serializing_if = "PastLeases::is_empty")]
     pub past: PastLeases,
 }

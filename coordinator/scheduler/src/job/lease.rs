@@ -19,12 +19,15 @@ pub struct RankLease {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The lease is valid.
     Live,
     /// A later generation took over, or the job was cancelled; the trainer must start again.
-    Superseded { refusal: Refusal },
+    Superseded {
+        refusal: Refusal,
+    },
     /// Another lease, or none, is the current one; the trainer may reconnect.
-    Fenced { refusal: Refusal },
+    Fenced {
+        refusal: Refusal,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,7 +54,6 @@ pub enum LeaseEnded {
     TrainerEnded,
     /// Its trainer is gone and did not report its final position.
     TrainerGone,
-    /// Its trainer moved to another generation.
     TrainerMoved,
     /// A trainer came back to the rank, through this worker or another one.
     TrainerReturned,

@@ -16,10 +16,14 @@ use crate::log::refusal::Refusal;
 #[derive(Debug)]
 pub(crate) enum StartDecision {
     /// The rank comes back to a generation that it has joined.
-    Back { generation: u64, cursor: RankCursor },
-    /// The rank joins a generation.
-    Join { generation: u64, origin: Origin },
-    /// The rank opens a generation.
+    Back {
+        generation: u64,
+        cursor: RankCursor,
+    },
+    Join {
+        generation: u64,
+        origin: Origin,
+    },
     Open(Opening),
 }
 
@@ -264,7 +268,6 @@ impl Job {
 }
 
 impl Generation {
-    /// True if the start belongs to this generation's run.
     fn is_run_of(&self, start: &StartRank) -> bool {
         match &start.run {
             Some(run) => !self.implicit && self.run == *run,

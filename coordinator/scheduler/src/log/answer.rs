@@ -13,14 +13,16 @@ use crate::log::refusal::Refusal;
 pub enum Answer {
     /// The command has no further result.
     Done,
-    /// A session began.
-    Joined { session: SessionId },
+    Joined {
+        session: SessionId,
+    },
     /// Parts to list or scan, at most the requested number; empty if there are none.
     Scans(Vec<ScanTask>),
-    /// A rank was started.
     Started(Started),
     /// The policy decided on samples in doubt.
-    Decided { samples: u64 },
+    Decided {
+        samples: u64,
+    },
     /// Result of each claim, in the order of the claims.
     Taken(Vec<Result<ClaimResult, Refusal>>),
 }
@@ -33,7 +35,6 @@ pub struct ClaimResult {
     pub truncated: Option<u64>,
     /// Group ranges of the list that follow, at most [`crate::PIECES_TOLD_MAX`].
     pub pieces: Vec<GroupRange>,
-    /// True if further group ranges follow.
     #[serde(default)]
     pub more: bool,
     /// Position of the list up to which samples may be delivered.
@@ -69,9 +70,9 @@ pub struct ScanTask {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ScanWork {
-    /// Find the dataset's files.
-    List { patterns: Vec<String> },
-    /// Scan one part of the dataset's files.
+    List {
+        patterns: Vec<String>,
+    },
     Scan {
         root: String,
         part: u64,

@@ -100,7 +100,6 @@ pub enum Change {
         /// Reports, at most one for each lease.
         cursors: Vec<CursorReport>,
     },
-    /// Workers found corrupt records, which they skip.
     ReportSkipped(ReportSkipped),
     /// Ranks of dynamic jobs report their progress and claim more groups.
     #[serde(rename = "take_groups")]
@@ -119,12 +118,10 @@ pub enum Change {
         job: String,
         rank: u64,
     },
-    /// A worker is cordoned, drained or opened again.
     CordonWorker {
         worker: String,
         state: Cordon,
     },
-    /// A job is paused, cancelled or resumed.
     HoldJob {
         name: String,
         /// Kind of hold; `None`: the job is resumed.

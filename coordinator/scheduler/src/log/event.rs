@@ -84,7 +84,6 @@ pub enum EventKind {
         /// Kind of hold; `None`: the job was resumed.
         hold: Option<Hold>,
     },
-    /// A generation was opened by its first rank.
     GenerationOpened {
         job: String,
         generation: u64,

@@ -107,7 +107,6 @@ impl fmt::Display for InDoubt {
     }
 }
 
-/// In-doubt policy of a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DoubtPolicy {
     pub in_doubt: InDoubt,
@@ -116,7 +115,6 @@ pub struct DoubtPolicy {
 }
 
 impl DoubtPolicy {
-    /// The grace period, as messages show it.
     pub(crate) fn grace_text(&self) -> String {
         format!("{} s", self.grace_ms as f64 / 1e3)
     }

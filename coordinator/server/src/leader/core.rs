@@ -54,7 +54,6 @@ const SUSPENDED_MS_MIN: u64 = 20;
 pub(crate) struct Core {
     pub(crate) host: Arc<dyn Host>,
     pub(crate) options: CoordinatorOptions,
-    /// Address at which others reach this node.
     pub(crate) advertise: String,
     pub(crate) links: Channels,
     pub(crate) node: Node<Scheduler>,

@@ -62,7 +62,6 @@ pub(crate) struct Order {
     pub(crate) content: ContentDigest,
     /// Chunks of the manifest, in order; of a job with mixtures, of all their manifests.
     pub(crate) chunks: Vec<Digest>,
-    /// Mixtures that the job's generations read.
     pub(super) mixtures: Vec<MixtureOrder>,
 }
 
@@ -72,7 +71,6 @@ pub(crate) struct EpochOf {
     pub(crate) segments: Vec<Segment>,
     pub(crate) world_size: u64,
     pub(crate) limit: Option<u64>,
-    /// Digest of its mixture, if it has one.
     pub(crate) mixture: Option<Digest>,
     /// Steps that all ranks left out.
     pub(crate) left_out: LeftOut,

@@ -18,10 +18,8 @@ use crate::error::StartError;
 use crate::leader::core::Core;
 use crate::net::front::Front;
 
-/// Interval between queries to the others.
 const ASK_EVERY: Duration = Duration::from_millis(250);
 
-/// Timeout of an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
 /// Interval between log messages about the wait.

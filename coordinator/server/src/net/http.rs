@@ -19,7 +19,6 @@ const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset
 /// Maximum connections: a few monitors, each with one or two.
 pub const HTTP_CONNECTIONS_MAX: usize = 128;
 
-/// The pages of a process.
 #[derive(Clone, Copy, Debug)]
 pub struct Pages<P> {
     pub process: P,

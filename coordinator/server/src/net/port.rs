@@ -29,7 +29,6 @@ use crate::net::strangers::{Mark, Strangers};
 /// pings in that time.
 pub const SILENCE_MAX: Duration = Duration::from_secs(60);
 
-/// Timeout of the TLS handshake.
 pub const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 
 /// Timeouts of a port for the other side; tests use shorter ones.
@@ -332,7 +331,6 @@ impl fmt::Debug for Connection {
     }
 }
 
-/// Other end of a connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Remote {
     pub(crate) address: SocketAddr,

@@ -43,7 +43,6 @@ struct Bearer {
 /// Prefix of access tokens, by which people and secret scanners recognize them.
 const TOKEN_BEGINS: &str = "shardfeed_";
 
-/// Maximum bytes of an access token.
 const TOKEN_BYTES_MAX: usize = 512;
 
 #[derive(Clone, Debug, Default, PartialEq)]

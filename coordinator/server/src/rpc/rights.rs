@@ -75,7 +75,6 @@ macro_rules! calls {
             #[cfg(test)]
             const ALL: &[Self] = &[$(Self::$rpc,)*];
 
-            /// Returns the call's row.
             pub(crate) fn rules(self) -> Rules {
                 let (roles, reach, effect, audit) = match self {
                     $(Self::$rpc => ($roles, Reach::$reach, Effect::$effect, Audit::$audit),)*

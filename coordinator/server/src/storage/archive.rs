@@ -28,7 +28,6 @@ use crate::storage::folders::{CHUNK_FOLDER, LOG_FOLDER, node_options};
 
 const MAGIC: [u8; 8] = *b"SFBACKUP";
 
-/// Version of the format.
 const VERSION: u32 = 1;
 
 /// Maximum content bytes of one frame.
@@ -51,7 +50,6 @@ enum BackupFrame {
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct BackupHeader {
     version: u32,
-    /// Cluster that was backed up.
     cluster: String,
     /// Log index of the state.
     applied: u64,

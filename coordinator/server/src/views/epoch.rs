@@ -13,7 +13,6 @@ use crate::error::Result;
 use crate::leader::core::Core;
 use crate::leader::plans::EpochOf;
 
-/// Maximum ranks listed as waited for.
 const WAITING_NAMED_MAX: usize = 32;
 
 /// Maximum epochs shown of the current generation that are not sealed: ranks are rarely more than

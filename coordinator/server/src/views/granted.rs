@@ -61,7 +61,6 @@ impl<'a> Granted<'a> {
         share.consumed.max(share.list.position_of_step(cursor.step).unwrap_or(0))
     }
 
-    /// Returns the ranks with samples in doubt.
     pub(super) fn in_doubt(&self) -> Vec<RankInDoubt> {
         let shares =
             self.pool.filter(|_| self.is_current()).into_iter().flat_map(|pool| &pool.shares);

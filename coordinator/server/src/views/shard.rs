@@ -23,7 +23,6 @@ use crate::leader::mixtures::StageSources;
 
 pub(crate) const SHARDS_PER_MESSAGE: usize = 1000;
 
-/// Maximum workers listed for a shard.
 const WORKERS_NAMED_MAX: usize = 8;
 
 /// Data for all messages about an epoch's shards.
@@ -49,9 +48,7 @@ pub(crate) struct Shards {
 pub(crate) struct ShardFilter {
     /// Rank that reads the shard; of a dynamic job: that was granted a sample of it.
     pub(crate) rank: Option<u64>,
-    /// Worker that serves a rank that reads the shard.
     pub(crate) worker: Option<String>,
-    /// Text that the shard's path contains.
     pub(crate) path_part: Option<String>,
 }
 

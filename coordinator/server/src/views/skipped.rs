@@ -29,7 +29,6 @@ pub(super) struct Skipped<'a> {
 }
 
 impl Picture {
-    /// Returns those of the whole job.
     pub(super) fn all_skipped(&self) -> Skipped<'_> {
         let count = self.skipped.len() as u64 + self.skipped_more.count();
         Skipped { count, records: self.skipped.iter().collect() }

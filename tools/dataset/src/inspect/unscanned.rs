@@ -9,7 +9,6 @@ use crate::listing::{self, Shown, column};
 use crate::output::{self, Report};
 use crate::sidecar::{self, FaultReport};
 
-/// A dataset that was not scanned.
 #[derive(Debug, Serialize)]
 pub(super) struct Unscanned {
     /// Folder that the shards' paths are relative to.

@@ -37,11 +37,9 @@ const WORTH_PERCENT: u64 = 50;
 /// Maximum number of features named in one finding; the others are counted.
 const NAMED_MAX: usize = 5;
 
-/// Facts about a dataset.
 pub(super) struct Facts<'a> {
     pub(super) shards: &'a [ShardFacts],
     pub(super) tally: &'a Tally,
-    /// Number of ranks, if it was given.
     pub(super) world_size: Option<u32>,
 }
 

@@ -112,7 +112,6 @@ impl Floats {
         }
     }
 
-    /// Number of infinities and NaN.
     pub(super) fn not_finite(&self) -> u64 {
         self.not_finite
     }

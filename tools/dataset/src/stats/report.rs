@@ -21,14 +21,12 @@ use crate::samples::CountedReport;
 /// Maximum number of values of a feature that a table lists without `--all`.
 const VALUES_LISTED: usize = 10;
 
-/// Statistics of a dataset's records.
 #[derive(Debug, Serialize)]
 pub(super) struct Stats {
     /// Folder that the shards' paths are relative to.
     root: String,
     shard_count: usize,
     records: u64,
-    /// Number of records that are a `tf.train.Example`.
     examples: u64,
     /// Total size of the files, bytes.
     stored_bytes: u64,
@@ -43,7 +41,6 @@ pub(super) struct Stats {
     /// Features by name, in bytewise order; a feature with values of several types has one entry
     /// for each.
     features: Vec<FeatureReport>,
-    /// True if there are more features than are examined.
     has_more_features: bool,
     findings: Vec<Finding>,
     /// Samples that a source makes of the records; `null`: each record is one.
@@ -60,7 +57,6 @@ struct RecordBytes {
     p99: u64,
 }
 
-/// Minimum, mean and maximum.
 #[derive(Debug, Serialize)]
 struct Spread<N = i64> {
     min: N,
@@ -68,7 +64,6 @@ struct Spread<N = i64> {
     max: N,
 }
 
-/// Values of a feature with one type.
 #[derive(Debug, Serialize)]
 struct FeatureReport {
     name: String,
@@ -90,7 +85,6 @@ struct FeatureReport {
     distinct_unknown: Option<Unknown>,
     /// Each value with its count, in order; `null` if they are not counted.
     labels: Option<Vec<Label>>,
-    /// Suggested entry for `Loader(features=)`.
     suggested: String,
 }
 

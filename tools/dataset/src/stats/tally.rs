@@ -15,14 +15,11 @@ pub(super) const FEATURES_MAX: usize = 1_000;
 /// Maximum length of an examined feature's name, bytes.
 pub(super) const NAME_BYTES_MAX: usize = 1_024;
 
-/// Tally of records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     pub(super) sizes: Sizes,
-    /// Number of records that are Examples.
     pub(super) examples: u64,
     pub(super) features: BTreeMap<Vec<u8>, FeatureTally>,
-    /// True if there are features that were not examined.
     pub(super) has_more_features: bool,
 }
 
@@ -51,7 +48,6 @@ pub(super) struct IntegerValues {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct BytesValues {
-    /// Lengths, bytes.
     pub(super) lengths: Integers,
     pub(super) labels: Labels<Vec<u8>>,
 }

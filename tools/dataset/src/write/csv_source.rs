@@ -25,12 +25,10 @@ pub(crate) struct CsvSource {
     path: PathBuf,
     stamp: Stamp,
     columns: Vec<CsvColumn>,
-    /// Offset of each row's start.
     offsets: Vec<u64>,
     record_bytes: Vec<u64>,
 }
 
-/// Size and modification time of the file.
 #[derive(Debug, PartialEq, Eq)]
 struct Stamp {
     bytes: u64,
@@ -195,7 +193,6 @@ impl Source for CsvSource {
     }
 }
 
-/// Reads one row at a time.
 struct RowEncoder<'a> {
     source: &'a CsvSource,
     reader: Reader<File>,

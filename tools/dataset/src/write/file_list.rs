@@ -29,7 +29,6 @@ const OBJECT_BYTES: u64 = 24;
 /// First number of a class of boxes: readers of these features use 0 for the background.
 const FIRST_CLASS: i64 = 1;
 
-/// The files of a list.
 #[derive(Debug)]
 pub(crate) struct FileList {
     list: PathBuf,
@@ -49,7 +48,6 @@ struct Boxes {
     folder: PathBuf,
     /// Names in the order of their numbers.
     classes: Vec<String>,
-    /// Number of each class.
     numbers: BTreeMap<String, i64>,
 }
 
@@ -353,7 +351,6 @@ fn read_classes(path: &Path) -> anyhow::Result<Vec<String>> {
     Ok(names)
 }
 
-/// Numbers the classes.
 fn number(classes: &[String]) -> BTreeMap<String, i64> {
     classes.iter().cloned().zip(FIRST_CLASS..).collect()
 }

@@ -18,7 +18,6 @@ const DEPTH_MAX: usize = 100;
 /// Approximate size of an Example without the file, its path and its class, bytes.
 const EXAMPLE_BYTES: u64 = 80;
 
-/// The files of a folder.
 #[derive(Debug)]
 pub(crate) struct Folder {
     root: PathBuf,
@@ -78,7 +77,6 @@ impl Source for Folder {
     }
 }
 
-/// Reads one file at a time.
 struct FileEncoder<'a> {
     folder: &'a Folder,
     data: Vec<u8>,

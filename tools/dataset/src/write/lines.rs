@@ -10,7 +10,6 @@ pub(super) struct Lines {
     pub(super) classes: Vec<String>,
 }
 
-/// An entry of the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) path: String,

@@ -30,7 +30,6 @@ pub(crate) struct Classes {
     pub(crate) names: Vec<String>,
 }
 
-/// An encoder of records.
 pub(crate) trait Encoder {
     /// Appends record `index` to `out`, as an Example.
     fn encode(&mut self, index: usize, out: &mut Vec<u8>) -> anyhow::Result<()>;

@@ -27,7 +27,6 @@ pub(super) struct Annotation {
 /// An object in an image.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Object {
-    /// Class of the object.
     pub(super) name: String,
     pub(super) is_difficult: bool,
     pub(super) is_truncated: bool,

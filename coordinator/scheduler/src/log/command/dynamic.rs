@@ -28,7 +28,6 @@ pub struct Claim {
     /// in claims of earlier releases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u64>,
-    /// Facts about the epoch from the plan.
     pub facts: PoolFacts,
 }
 

@@ -94,7 +94,6 @@ pub struct PeerProcess {
     pub pid: u32,
 }
 
-/// Progress of a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CursorReport {
     pub lease: LeaseRef,
