@@ -3,7 +3,6 @@
 use std::sync::atomic::AtomicU64;
 use std::time::UNIX_EPOCH;
 
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -13,25 +12,18 @@ use prometheus_client::registry::{Registry, Unit};
 use shardfeed_agent::{RankReport, WorkerReport};
 use shardfeed_pipeline::{CounterMetric, CounterUnit, Spent};
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RankLabels {
-    job: String,
-    rank: u64,
+/// Names and values of labels.
+type Labels<const N: usize> = [(&'static str, String); N];
+
+fn job_labels(job: &str) -> Labels<1> {
+    [("job", job.to_owned())]
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct StageLabels {
-    job: String,
-    rank: u64,
-    stage: &'static str,
+fn rank_labels(served: &RankReport) -> Labels<2> {
+    [("job", served.job.clone()), ("rank", served.rank.to_string())]
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct JobLabels {
-    job: String,
-}
-
-type Seconds<L> = Family<L, Counter<f64, AtomicU64>>;
+type Seconds<const N: usize> = Family<Labels<N>, Counter<f64, AtomicU64>>;
 
 pub(super) fn text(report: &WorkerReport) -> String {
     let mut registry = Registry::with_prefix("shardfeed");
@@ -48,17 +40,18 @@ pub(super) fn text(report: &WorkerReport) -> String {
 
 /// Adds the counters of the ranks since their reading began, as [`Spent::COUNTERS`] declares them.
 fn of_counters(registry: &mut Registry, ranks: &[RankReport]) {
-    let stages = Seconds::<StageLabels>::default();
+    let stages = Seconds::<3>::default();
     for (at, counter) in Spent::COUNTERS.iter().enumerate() {
         let values = ranks.iter().filter_map(|served| {
             let value = served.account?.since_start.values().nth(at)?;
-            Some((served.job.clone(), served.rank, value))
+            Some((rank_labels(served), value))
         });
         let (part, name) = match counter.metric {
             CounterMetric::None => continue,
             CounterMetric::Stage(stage) => {
-                for (job, rank, us) in values {
-                    stages.get_or_create(&StageLabels { job, rank, stage }).inc_by(seconds(us));
+                for ([job, rank], us) in values {
+                    let labels = [job, rank, ("stage", stage.to_owned())];
+                    stages.get_or_create(&labels).inc_by(seconds(us));
                 }
                 continue;
             }
@@ -66,16 +59,16 @@ fn of_counters(registry: &mut Registry, ranks: &[RankReport]) {
         };
         let registry = registry.sub_registry_with_prefix(part);
         if counter.unit() == CounterUnit::Microseconds {
-            let metric = Seconds::<RankLabels>::default();
-            for (job, rank, us) in values {
-                metric.get_or_create(&RankLabels { job, rank }).inc_by(seconds(us));
+            let metric = Seconds::<2>::default();
+            for (labels, us) in values {
+                metric.get_or_create(&labels).inc_by(seconds(us));
             }
             registry.register_with_unit(name, counter.help, Unit::Seconds, metric);
             continue;
         }
-        let metric = Family::<RankLabels, Counter>::default();
-        for (job, rank, value) in values {
-            metric.get_or_create(&RankLabels { job, rank }).inc_by(value);
+        let metric = Family::<Labels<2>, Counter>::default();
+        for (labels, value) in values {
+            metric.get_or_create(&labels).inc_by(value);
         }
         match counter.unit() {
             CounterUnit::Bytes => {
@@ -89,13 +82,12 @@ fn of_counters(registry: &mut Registry, ranks: &[RankReport]) {
     worker.register_with_unit("stage", help, Unit::Seconds, stages);
 }
 
-/// Adds the other metrics of the ranks.
 fn of_trainers(registry: &mut Registry, ranks: &[RankReport]) {
-    let waiting = Family::<RankLabels, Gauge<f64, AtomicU64>>::default();
-    let number = Family::<RankLabels, Gauge>::default;
+    let waiting = Family::<Labels<2>, Gauge<f64, AtomicU64>>::default();
+    let number = Family::<Labels<2>, Gauge>::default;
     let (epoch, step, ready, by_place) = (number(), number(), number(), number());
     for served in ranks {
-        let labels = RankLabels { job: served.job.clone(), rank: served.rank };
+        let labels = rank_labels(served);
         epoch.get_or_create(&labels).set(served.epoch as i64);
         step.get_or_create(&labels).set(served.step as i64);
         ready.get_or_create(&labels).set(served.ready as i64);
@@ -139,14 +131,14 @@ fn of_worker(registry: &mut Registry, report: &WorkerReport) {
     let metric = gauge(ends.map_or(0, |ends| ends.as_secs()));
     let help = "When the certificate ends that it shows to coordinators; 0: it shows none";
     registry.register_with_unit("certificate_not_after", help, Unit::Seconds, metric);
-    let corrupt = Family::<JobLabels, Gauge>::default();
+    let corrupt = Family::<Labels<1>, Gauge>::default();
     for served in &report.ranks {
-        corrupt.get_or_create(&JobLabels { job: served.job.clone() }).set(0);
+        corrupt.get_or_create(&job_labels(&served.job)).set(0);
     }
     // Jobs that are over need no further report.
     let is_served = |job: &String| report.ranks.iter().any(|served| served.job == *job);
     for (job, count) in report.corrupt_records.iter().filter(|(job, _)| is_served(job)) {
-        corrupt.get_or_create(&JobLabels { job: job.clone() }).set(*count as i64);
+        corrupt.get_or_create(&job_labels(job)).set(*count as i64);
     }
     let help = "Corrupt records that were left out";
     registry.register("corrupt_records", help, corrupt);

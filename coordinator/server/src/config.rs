@@ -6,8 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// Options of a coordinator, kebab-case in TOML; docs/CONFIG.md describes them. Only `data-dir` has
-/// no default.
+/// Options of a coordinator, kebab-case in TOML (docs/CONFIG.md). Only `data-dir` has no default.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct CoordinatorOptions {
@@ -100,13 +99,10 @@ impl CoordinatorOptions {
     }
 
     /// Checks that the options fit together.
-    ///
-    /// # Errors  The first one that does not, by name.
     pub fn validate(&self) -> Result<(), InvalidOption> {
-        let refuse = |option, reason: String| Err(InvalidOption { option, reason });
         let (ttl, heartbeat) = (self.session_ttl_ms, self.heartbeat_ms);
         if self.data_dir.as_os_str().is_empty() {
-            return refuse("data-dir", "is empty; name a folder on a disk that stays".into());
+            return refuse("data-dir", "is empty; name a folder on a disk that stays");
         }
         if self.cluster_name.is_empty() || self.cluster_name.len() > CLUSTER_NAME_BYTES_MAX {
             return refuse("cluster-name", format!("has 1 to {CLUSTER_NAME_BYTES_MAX} bytes"));
@@ -117,16 +113,13 @@ impl CoordinatorOptions {
         }
         if heartbeat == 0 || heartbeat.saturating_mul(3) > ttl {
             let most = ttl / 3;
-            return refuse(
-                "heartbeat-ms",
-                format!(
-                    "is {heartbeat}, but two may be lost within session-ttl-ms={ttl}; use 1 to {most}"
-                ),
+            let reason = format!(
+                "is {heartbeat}, but two may be lost within session-ttl-ms={ttl}; use 1 to {most}"
             );
+            return refuse("heartbeat-ms", reason);
         }
         if self.snapshot_every == 0 {
-            let reason = "is 0; a log without snapshots grows for ever".to_owned();
-            return refuse("snapshot-every", reason);
+            return refuse("snapshot-every", "is 0; a log without snapshots grows for ever");
         }
         if self.unreferenced_bytes_max < UNREFERENCED_BYTES_MIN {
             let bytes = self.unreferenced_bytes_max;
@@ -144,8 +137,7 @@ impl CoordinatorOptions {
     /// Other hosts may call only if callers must authenticate, or if the operator allows it.
     fn validate_openness(&self) -> Result<(), InvalidOption> {
         if self.tls.is_some() && self.insecure {
-            let reason = "contradicts `tls`; leave one of them out".to_owned();
-            return Err(InvalidOption { option: "insecure", reason });
+            return refuse("insecure", "contradicts `tls`; leave one of them out");
         }
         let addresses = [("listen", Some(self.listen)), ("http", self.http)];
         for (option, address) in addresses {
@@ -156,14 +148,13 @@ impl CoordinatorOptions {
                      set `tls` (`shardfeed tls init` makes certificates), or `insecure` if \
                      everybody on that network may do anything"
                 );
-                return Err(InvalidOption { option, reason });
+                return refuse(option, reason);
             }
         }
         Ok(())
     }
 
     fn validate_timers(&self) -> Result<(), InvalidOption> {
-        let refuse = |option, reason: String| Err(InvalidOption { option, reason });
         let Self {
             peer_heartbeat_ms: heartbeat, election_min_ms: min, election_max_ms: max, ..
         } = *self;
@@ -185,9 +176,8 @@ impl CoordinatorOptions {
     }
 
     fn validate_cluster(&self) -> Result<(), InvalidOption> {
-        let refuse = |option, reason: String| Err(InvalidOption { option, reason });
         if self.node_id == 0 {
-            return refuse("node-id", "is 0; nodes are numbered from 1 on".into());
+            return refuse("node-id", "is 0; nodes are numbered from 1 on");
         }
         let founders = self.founders()?;
         if let Some(address) = &self.advertise {
@@ -223,7 +213,7 @@ impl CoordinatorOptions {
         }
         self.join.iter().try_for_each(|address| check_address("join", address))?;
         if self.endpoint_file.as_ref().is_some_and(|path| path.file_name().is_none()) {
-            return refuse("endpoint-file", "is no path of a file".into());
+            return refuse("endpoint-file", "is no path of a file");
         }
         let alone = founders.len() <= 1 && self.join.is_empty() && self.endpoint_file.is_none();
         let is_listed = founders.contains_key(&self.node_id);
@@ -262,11 +252,14 @@ impl CoordinatorOptions {
         Ok(founders)
     }
 
-    /// True if it listens on all addresses of the host, so that `listen` does not say where to
-    /// reach it.
+    /// True if it listens on all addresses, so that `listen` does not say where to reach it.
     pub(crate) fn listens_everywhere(&self) -> bool {
         self.listen.ip().is_unspecified()
     }
+}
+
+fn refuse(option: &'static str, reason: impl Into<String>) -> Result<(), InvalidOption> {
+    Err(InvalidOption { option, reason: reason.into() })
 }
 
 fn is_loopback(ip: IpAddr) -> bool {
@@ -297,8 +290,7 @@ pub(crate) fn check_address(option: &'static str, address: &str) -> Result<(), I
         true => Ok(()),
         false => {
             let shown: String = address.chars().take(100).collect();
-            let reason = format!("holds `{shown}`; write HOST:PORT, with a port from 1 to 65535");
-            Err(InvalidOption { option, reason })
+            refuse(option, format!("holds `{shown}`; write HOST:PORT, with a port from 1 to 65535"))
         }
     }
 }

@@ -29,14 +29,9 @@ pub enum StartError {
     Node(#[from] OpenError),
     #[error("option `tls`: {0}")]
     Tls(TlsError),
+    /// `option`: `listen` or `http`.
     #[error("option `{option}`: cannot listen on {address}: {source}; {hint}")]
-    Listen {
-        /// `listen` or `http`.
-        option: &'static str,
-        address: SocketAddr,
-        source: io::Error,
-        hint: &'static str,
-    },
+    Listen { option: &'static str, address: SocketAddr, source: io::Error, hint: &'static str },
     #[error(
         "node {node} of cluster {cluster} lost its disk: its data folder is empty, but the cluster knows \
          it; remove it from the cluster and add it under a number that was never used"
@@ -55,8 +50,7 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// True if the next start with the same options and the same folder fails, too, unless an
-    /// operator intervenes.
+    /// True if the next start with the same options and folder fails, too, unless an operator acts.
     pub fn is_final(&self) -> bool {
         match self {
             Self::Option(_)
@@ -148,6 +142,14 @@ impl From<ChunkStoreError> for WireError {
 
 pub(crate) fn invalid(message: impl Into<String>) -> WireError {
     WireError::new(ErrorKind::Invalid, message)
+}
+
+pub(crate) fn not_found(message: impl Into<String>) -> WireError {
+    WireError::new(ErrorKind::NotFound, message)
+}
+
+pub(crate) fn retry(message: impl Into<String>) -> WireError {
+    WireError::new(ErrorKind::Retry, message)
 }
 
 pub(crate) fn invalid_message(error: &InvalidMessage) -> WireError {

@@ -31,16 +31,13 @@ pub use error::StartError;
 pub use inspect::Inspector;
 pub use net::front::Health;
 pub use net::http::{Pages, serve_pages};
-pub use server::{Coordinator, Running, Starting, run};
+pub use server::{Coordinator, Running, Starting};
 pub use storage::archive::{RestoreError, Restored, restore_snapshot};
 
 /// Returns the page /metrics with a line for every metric, for docs/METRICS.md.
 #[doc(hidden)]
 pub fn metrics_example() -> String {
     let host: &dyn shardfeed_host::Host = &shardfeed_host::RealHost;
-    leader::measures::page(
-        &metrics::Metrics::example(),
-        &leader::measures::example(),
-        &host.process_page(),
-    )
+    let (metrics, jobs) = (metrics::Metrics::example(), leader::measures::example());
+    leader::measures::page(&metrics, &jobs, &host.process_page())
 }

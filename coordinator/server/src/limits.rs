@@ -1,5 +1,4 @@
-//! Bounds that docs/OPERATIONS.md names, and a way to use up those of thousands of callers: for
-//! tests.
+//! Bounds that docs/OPERATIONS.md names, and a way to use up those of many callers: for tests.
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -14,23 +13,16 @@ pub use crate::server::{
     CALLS_PER_CONNECTION, CONNECTIONS_MAX, HEADER_BYTES_MAX, PEER_CALL_TIME_MAX, STREAMS_MAX,
 };
 
-/// Permits of a number of running calls; released when dropped.
-#[derive(Debug)]
-pub struct HeldPermits<'a> {
-    _permits: SemaphorePermit<'a>,
-}
-
 /// Takes the permits of `count` calls. `None` if fewer are left.
-pub fn hold_calls(running: &Running, count: usize) -> Option<HeldPermits<'_>> {
+pub fn hold_calls(running: &Running, count: usize) -> Option<SemaphorePermit<'_>> {
     hold(&running.core.calls, count)
 }
 
 /// Takes the permits of `count` ranks that wait for groups. `None` if fewer are left.
-pub fn hold_polls(running: &Running, count: usize) -> Option<HeldPermits<'_>> {
+pub fn hold_polls(running: &Running, count: usize) -> Option<SemaphorePermit<'_>> {
     hold(&running.core.polls, count)
 }
 
-fn hold(turns: &Semaphore, count: usize) -> Option<HeldPermits<'_>> {
-    let permits = turns.try_acquire_many(u32::try_from(count).ok()?);
-    Some(HeldPermits { _permits: permits.ok()? })
+fn hold(turns: &Semaphore, count: usize) -> Option<SemaphorePermit<'_>> {
+    turns.try_acquire_many(u32::try_from(count).ok()?).ok()
 }

@@ -58,8 +58,7 @@ pub const STREAMS_MAX: u32 = 256;
 pub const HEADER_BYTES_MAX: u32 = 16 << 10;
 
 /// Timeout of a call from another node: the last part of a snapshot is answered after its
-/// installation, and the sender waits equally long. Other calls have their own timeout of half this
-/// time.
+/// installation, and the sender waits equally long. Other calls have a timeout of half this time.
 pub const PEER_CALL_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// Interval between pings of a silent peer, and timeout of its answer.
@@ -115,10 +114,7 @@ impl Coordinator {
         Self::start_on(Arc::new(RealHost), options).await
     }
 
-    /// Like [`Coordinator::start`], on another host than this one, such as one that fails on
-    /// purpose.
-    ///
-    /// # Errors  As [`Coordinator::start`].
+    /// Like [`Coordinator::start`], on another host, such as one that fails on purpose.
     pub async fn start_on(
         host: Arc<dyn Host>,
         options: CoordinatorOptions,
@@ -133,9 +129,6 @@ impl Coordinator {
         Self::listen_on(Arc::new(RealHost), options).await
     }
 
-    /// First half of [`Coordinator::start_on`]: listens, and accesses no folder.
-    ///
-    /// # Errors  [`StartError`]: options, an address.
     pub async fn listen_on(
         host: Arc<dyn Host>,
         options: CoordinatorOptions,
@@ -188,19 +181,16 @@ impl Starting {
 
     /// Second half of [`Coordinator::start_on`]: joins the cluster.
     ///
-    /// # Errors  [`StartError`]: the data folder, the log, answers of other nodes. The ports are
-    /// free then.
+    /// # Errors  [`StartError`]: the data folder, the log, other nodes. The ports are free then.
     pub async fn open(self) -> Result<Running, StartError> {
         let Self { front, grpc, http, stop, alive, mut servers } = self;
         let mut timers = JoinSet::new();
-        let core = match come_in(&front, &stop, &mut timers).await {
-            Ok(core) => core,
-            Err(error) => {
-                timers.shutdown().await;
-                servers.shutdown().await;
-                return Err(error);
-            }
-        };
+        let entered = come_in(&front, &stop, &mut timers).await;
+        if entered.is_err() {
+            timers.shutdown().await;
+            servers.shutdown().await;
+        }
+        let core = entered?;
         let running = Running { core, grpc, http, stop, servers, timers, _alive: alive };
         running.settle().await;
         let cluster = running.cluster_id();
@@ -332,20 +322,6 @@ impl Running {
         // If this takes longer, callers get the reason as an error.
         let _ = tokio::time::timeout(OFFICE_WAIT, ready).await;
     }
-}
-
-/// Runs a coordinator until `stop` completes, then stops it in order. Its addresses are only in the
-/// log; a caller that needs them uses [`Coordinator::start`].
-///
-/// # Errors  As [`Coordinator::start`].
-pub async fn run(
-    options: CoordinatorOptions,
-    stop: impl Future<Output = ()>,
-) -> Result<(), StartError> {
-    let running = Coordinator::start(options).await?;
-    stop.await;
-    running.stop().await;
-    Ok(())
 }
 
 async fn drain(tasks: &mut JoinSet<()>) {

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use shardfeed_plan::dynamic::Groups;
+use shardfeed_proto::WireError;
 use shardfeed_proto::coordinator::v1::ClaimGroupsResponse;
-use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_scheduler::Claim;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
+
+use crate::error::retry;
 
 /// Maximum ranks that wait for groups at the same time.
 pub const POLLS_MAX: usize = 16_384;
@@ -32,12 +34,9 @@ pub(crate) fn channel() -> (ClaimSender, mpsc::Receiver<ClaimRequest>) {
 
 pub(crate) fn too_many() -> WireError {
     let message = format!("{POLLS_MAX} ranks ask for groups already; try again in a moment");
-    WireError::new(ErrorKind::Retry, message)
+    retry(message)
 }
 
 pub(crate) fn gone() -> WireError {
-    WireError::new(
-        ErrorKind::Retry,
-        "this coordinator stops; try again, at another node if there is one",
-    )
+    retry("this coordinator stops; try again, at another node if there is one")
 }

@@ -420,8 +420,7 @@ fn prepare(state: &State, cases: &mut [PendingClaim], others: &WantedSamples) ->
         let pool = pool_of(state, take);
         let at = pool.map_or(0, |pool| pool.next);
         let share = pool.and_then(|pool| pool.shares.get(&take.lease.rank));
-        // The state before the claim, so that samples that become free during its flight count as
-        // new.
+        // The state before the claim, so that samples freed during its flight count as new.
         case.free = pool.map_or(u64::MAX, Pool::free);
         case.closed = share.map_or(0, |share| share.list.closed().len());
         case.horizon = share.map_or(0, |share| share.horizon);
@@ -434,8 +433,7 @@ fn prepare(state: &State, cases: &mut [PendingClaim], others: &WantedSamples) ->
     cases.iter_mut().map(prepare).collect()
 }
 
-/// Returns the sizes of enough groups for the wanted samples, and of one more for each rank of the
-/// commands in flight.
+/// Returns the sizes of enough groups for the wanted samples, and one more for each rank in flight.
 fn sizes(groups: &Groups, at: u64, wanted: u64) -> Vec<u64> {
     let (mut next, mut samples, mut beside) = (vec![], 0_u64, 0);
     for group in (at..groups.count()).take(SIZES_TOLD_MAX) {

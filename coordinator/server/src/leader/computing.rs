@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use shardfeed_plan::dynamic::Groups;
 use shardfeed_plan::{Digest, EpochPlan, JobIdentity, JobMixture, Manifest, Mode};
-use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_scheduler::Job;
 use tokio::sync::watch;
 use tokio::time::MissedTickBehavior;
 
-use crate::error::{self, Result};
+use crate::error::{self, Result, not_found};
 use crate::leader::core::{Core, blocking};
 use crate::leader::mixtures::{MixtureOrder, StageSources};
 use crate::leader::plans::{EpochOf, GROUPS_MAX, Order};
@@ -66,8 +65,7 @@ impl Order {
         core.manifests.get(&core.chunks, self.content, &self.chunks)
     }
 
-    /// Returns the sources of an epoch of a mixture; `None`: the job reads one dataset. Blocks on the
-    /// disk.
+    /// Returns the sources of an epoch of a mixture; `None`: no mixture. Blocks on the disk.
     pub(crate) fn stage(&self, core: &Core, of: &EpochOf) -> Result<Option<Arc<StageSources>>> {
         let stage = |digest| self.mixture(digest)?.stage(core, of.epoch);
         of.mixture.map(stage).transpose()
@@ -92,10 +90,7 @@ impl Order {
 
     fn mixture(&self, digest: Digest) -> Result<&MixtureOrder> {
         let found = self.mixtures.iter().find(|mixture| mixture.digest() == digest);
-        found.ok_or_else(|| {
-            let message = "the mixture of that generation is no longer kept";
-            WireError::new(ErrorKind::NotFound, message)
-        })
+        found.ok_or_else(|| not_found("the mixture of that generation is no longer kept"))
     }
 
     /// False if the mixture of an epoch's generation is no longer kept.

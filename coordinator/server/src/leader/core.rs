@@ -16,7 +16,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 use crate::config::CoordinatorOptions;
-use crate::error::{self, Result};
+use crate::error::{self, Result, retry};
 use crate::leader::claim_queue::{ClaimSender, POLLS_MAX};
 use crate::leader::plans::Plans;
 use crate::leader::progress::LiveProgress;
@@ -73,8 +73,7 @@ pub(crate) struct Core {
     leadership: watch::Receiver<Leadership>,
     /// Term in which this node leads and has applied everything acknowledged before; 0: none.
     ready_term: AtomicU64,
-    /// Time that the machine had been suspended, ms, when a majority last confirmed that this node
-    /// leads.
+    /// Time that the machine had been suspended, ms, when a majority last confirmed this leader.
     confirmed_at_ms: AtomicU64,
     /// Time of the last log message from the leader, if the leader is another node.
     heard: Mutex<Instant>,
@@ -215,8 +214,7 @@ impl Core {
         self.leadership.borrow().clone()
     }
 
-    /// Follows the leadership, and becomes ready to answer whenever this node leads. Runs until
-    /// `stop` is set.
+    /// Follows the leadership: this node answers whenever it leads. Runs until `stop` is set.
     pub(crate) async fn follow_terms(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
         let mut changes = self.leadership.clone();
         let mut led = None;
@@ -271,7 +269,7 @@ impl Core {
         if self.ready_term.load(Ordering::Acquire) != term {
             // It was just elected, lost its majority, or does not know the outcome of a proposal.
             let message = "this node leads, but no majority has confirmed it yet; try again, or at another node";
-            return Err(WireError::new(ErrorKind::Retry, message));
+            return Err(retry(message));
         }
         Ok(())
     }
@@ -279,8 +277,7 @@ impl Core {
     /// Like [`Core::available`], for a caller that may be unauthenticated.
     ///
     /// A caller whose token this node does not know is sent to other nodes, which may know it, but
-    /// does not learn which of them leads. Any other denial is the answer, whether this node leads
-    /// or not.
+    /// does not learn which of them leads. Any other denial is the answer, leader or not.
     ///
     /// # Errors  As [`Core::available`].
     pub(crate) fn available_to(&self, denied: Option<&Denied>) -> Result<()> {
@@ -310,8 +307,7 @@ impl Core {
 
     /// Proves that no other node leads yet. Usually a majority answered so recently that none can.
     ///
-    /// # Errors  `Retry`: there may be another leader, which renews sessions that this one does
-    /// not.
+    /// # Errors  `Retry`: there may be another leader, which renews other sessions.
     pub(crate) async fn prove_lead(&self) -> Result<()> {
         let most = Duration::from_millis(self.options.election_max_ms);
         let suspended_ms = self.host.suspended().as_millis() as u64;
@@ -326,7 +322,7 @@ impl Core {
             return Ok(());
         }
         let message = "this node leads but has lost its quorum; try again, best at another node";
-        Err(WireError::new(ErrorKind::Retry, message))
+        Err(retry(message))
     }
 
     /// True if a majority soon confirms that this node leads: its last contact may be old only

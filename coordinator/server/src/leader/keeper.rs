@@ -1,5 +1,4 @@
-//! Background work of any duration: the leader assembles datasets, every node removes its old
-//! chunks.
+//! Background work of any duration: the leader assembles datasets, every node removes old chunks.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -62,8 +61,7 @@ impl Keeper {
         }
     }
 
-    /// Assembles a dataset whose parts are all scanned. Returns false if this must be retried
-    /// later.
+    /// Assembles a dataset whose parts are all scanned. False if this must be retried later.
     async fn assemble(&self) -> bool {
         let Some(dataset) = self.core.read(|state| state.assembling().next().cloned()) else {
             return true;

@@ -1,13 +1,11 @@
 //! Metrics of jobs, the trainers' waits first. Only the leader has them, independent of a trainer's
 //! worker: heartbeats carry each rank's time breakdown, also of trainers that read in their own
-//! processes. Labels are jobs, ranks, states and sources of mixtures, never shards, and each is
-//! bounded.
+//! processes. Labels are jobs, ranks, states and sources of mixtures, never shards, all bounded.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -36,7 +34,7 @@ pub(crate) struct RunningJobs {
     jobs: Vec<JobSeen>,
     ranks: Vec<RankSeen>,
     /// Delivered samples of sources of mixtures, in the first epoch that some rank has not left.
-    sources: Vec<(SourceLabels, u64)>,
+    sources: Vec<(Labels<2>, u64)>,
     /// Epochs with samples in doubt, of all jobs, even if none of their ranks is served.
     doubts: Vec<DoubtSeen>,
     phases: BTreeMap<JobPhase, u64>,
@@ -64,7 +62,7 @@ struct JobSeen {
 
 #[derive(Debug)]
 struct RankSeen {
-    labels: RankLabels,
+    labels: Labels<2>,
     epoch: u64,
     step: u64,
     account: Option<Account>,
@@ -79,39 +77,21 @@ struct DoubtSeen {
     decides: Option<Duration>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct JobLabels {
-    job: String,
+/// Names and values of labels.
+type Labels<const N: usize> = [(&'static str, String); N];
+
+fn job_labels(job: &str) -> Labels<1> {
+    [("job", job.to_owned())]
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RankLabels {
-    job: String,
-    rank: u64,
+fn rank_labels(job: &str, rank: u64) -> Labels<2> {
+    [("job", job.to_owned()), ("rank", rank.to_string())]
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ShardLabels {
-    job: String,
-    state: &'static str,
-}
+type Seconds<const N: usize> = Family<Labels<N>, Counter<f64, AtomicU64>>;
+type Time<const N: usize> = Family<Labels<N>, Gauge<f64, AtomicU64>>;
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct SourceLabels {
-    job: String,
-    source: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct PhaseLabels {
-    phase: String,
-}
-
-type Seconds<L> = Family<L, Counter<f64, AtomicU64>>;
-type Time<L> = Family<L, Gauge<f64, AtomicU64>>;
-
-/// Returns the names of running jobs, at most `most`, latest start first. Empty if another node
-/// leads.
+/// Returns the names of running jobs, at most `most`, latest start first. Empty if another leads.
 pub(crate) fn running(core: &Core, most: usize) -> Vec<String> {
     match core.available() {
         Ok(()) => core.read(|state| {
@@ -170,8 +150,7 @@ impl RunningJobs {
             let held = known.and_then(|known| known.ranks.get(&lease.rank)?.lease.as_ref());
             held.is_some_and(|held| held.fencing == lease.fencing)
         };
-        // Excludes reports of earlier leases, which are removed later, so that one per rank
-        // remains.
+        // Excludes reports of earlier leases, removed later, so that one per rank remains.
         let told = || live.progress.ranks().filter(|(lease, _)| is_held(lease));
         let mut idle: BTreeMap<&str, Duration> = BTreeMap::new();
         for (lease, rank) in told() {
@@ -181,7 +160,7 @@ impl RunningJobs {
         }
         let (told, ranks_left_out) = bounded(told(), RANKS_MAX);
         let ranks = told.into_iter().map(|(lease, rank)| {
-            let labels = RankLabels { job: lease.job.clone(), rank: lease.rank };
+            let labels = rank_labels(&lease.job, lease.rank);
             let (epoch, step, account) = (rank.epoch, rank.step, rank.account(now));
             RankSeen { labels, epoch, step, account }
         });
@@ -189,7 +168,7 @@ impl RunningJobs {
         let sources = running.iter().filter_map(|(job, _)| Some((job, counted.get(&job.name)?)));
         let sources = sources.flat_map(|(job, counts)| {
             counts.sources.iter().map(|(source, delivered)| {
-                let labels = SourceLabels { job: job.name.clone(), source: source.clone() };
+                let labels = [("job", job.name.clone()), ("source", source.clone())];
                 (labels, *delivered)
             })
         });
@@ -238,10 +217,10 @@ pub(crate) fn page(metrics: &Metrics, jobs: &RunningJobs, process: &str) -> Stri
     of_jobs(registry.sub_registry_with_prefix("job"), &jobs.jobs);
     of_sources(registry.sub_registry_with_prefix("job"), &jobs.sources);
     of_doubts(registry.sub_registry_with_prefix("job"), &jobs.doubts);
-    let phases = Family::<PhaseLabels, Gauge>::default();
+    let phases = Family::<Labels<1>, Gauge>::default();
     for phase in JobPhase::ALL {
         let count = jobs.phases.get(&phase).copied().unwrap_or_default();
-        phases.get_or_create(&PhaseLabels { phase: format!("{phase:?}") }).set(count as i64);
+        phases.get_or_create(&[("phase", format!("{phase:?}"))]).set(count as i64);
     }
     registry.register("jobs", "Jobs by phase", phases);
     let coordinator = registry.sub_registry_with_prefix("coordinator");
@@ -269,9 +248,9 @@ pub(crate) fn page(metrics: &Metrics, jobs: &RunningJobs, process: &str) -> Stri
 }
 
 fn of_ranks(registry: &mut Registry, ranks: &[RankSeen]) {
-    let (wait, work) = (Seconds::<RankLabels>::default(), Seconds::<RankLabels>::default());
-    let waiting = Time::<RankLabels>::default();
-    let number = Family::<RankLabels, Gauge>::default;
+    let (wait, work) = (Seconds::<2>::default(), Seconds::<2>::default());
+    let waiting = Time::<2>::default();
+    let number = Family::<Labels<2>, Gauge>::default;
     let (epoch, step) = (number(), number());
     for RankSeen { labels, epoch: at_epoch, step: at_step, account } in ranks {
         epoch.get_or_create(labels).set(*at_epoch as i64);
@@ -295,13 +274,13 @@ fn of_ranks(registry: &mut Registry, ranks: &[RankSeen]) {
 }
 
 fn of_jobs(registry: &mut Registry, jobs: &[JobSeen]) {
-    let number = Family::<JobLabels, Gauge>::default;
+    let number = Family::<Labels<1>, Gauge>::default;
     let (epoch, leases, paused) = (number(), number(), number());
     let (corrupt, returns) = (number(), number());
-    let idle = Time::<JobLabels>::default();
-    let shards = Family::<ShardLabels, Gauge>::default();
+    let idle = Time::<1>::default();
+    let shards = Family::<Labels<2>, Gauge>::default();
     for seen in jobs {
-        let labels = JobLabels { job: seen.job.clone() };
+        let labels = job_labels(&seen.job);
         epoch.get_or_create(&labels).set(seen.epoch as i64);
         leases.get_or_create(&labels).set(seen.leases as i64);
         paused.get_or_create(&labels).set(seen.is_paused.into());
@@ -311,7 +290,8 @@ fn of_jobs(registry: &mut Registry, jobs: &[JobSeen]) {
             idle.get_or_create(&labels).set(age.as_secs_f64());
         }
         for (state, count) in seen.shards.iter().flat_map(by_state) {
-            shards.get_or_create(&ShardLabels { job: seen.job.clone(), state }).set(count as i64);
+            let labels = [("job", seen.job.clone()), ("state", state.to_owned())];
+            shards.get_or_create(&labels).set(count as i64);
         }
     }
     let help = "Time since a rank of it last consumed a batch";
@@ -334,8 +314,8 @@ fn of_jobs(registry: &mut Registry, jobs: &[JobSeen]) {
     }
 }
 
-fn of_sources(registry: &mut Registry, sources: &[(SourceLabels, u64)]) {
-    let delivered = Family::<SourceLabels, Gauge>::default();
+fn of_sources(registry: &mut Registry, sources: &[(Labels<2>, u64)]) {
+    let delivered = Family::<Labels<2>, Gauge>::default();
     for (labels, samples) in sources {
         delivered.get_or_create(labels).set(*samples as i64);
     }
@@ -344,18 +324,18 @@ fn of_sources(registry: &mut Registry, sources: &[(SourceLabels, u64)]) {
 }
 
 fn of_doubts(registry: &mut Registry, doubts: &[DoubtSeen]) {
-    let samples = Family::<RankLabels, Gauge>::default();
-    let (since, decides) = (Time::<RankLabels>::default(), Time::<JobLabels>::default());
+    let samples = Family::<Labels<2>, Gauge>::default();
+    let (since, decides) = (Time::<2>::default(), Time::<1>::default());
     let mut left = RANKS_MAX;
     for DoubtSeen { job, ranks, decides: decides_in } in doubts {
         for (&rank, (count, age)) in ranks.iter().take(left) {
-            let labels = RankLabels { job: job.clone(), rank };
+            let labels = rank_labels(job, rank);
             samples.get_or_create(&labels).set(*count as i64);
             since.get_or_create(&labels).set(age.as_secs_f64());
         }
         left = left.saturating_sub(ranks.len());
         if let Some(time) = decides_in {
-            decides.get_or_create(&JobLabels { job: job.clone() }).set(time.as_secs_f64());
+            decides.get_or_create(&job_labels(job)).set(time.as_secs_f64());
         }
     }
     let help = "Samples in doubt: the rank's trainer is gone and may have consumed them";
@@ -386,8 +366,7 @@ pub(crate) fn example() -> RunningJobs {
     let spent = Spent { wait_us: 1_500_000, work_us: 500_000, ..Spent::default() };
     let account =
         Account { since_start: Some(spent), waiting_us: Some(250_000), ..Account::default() };
-    let labels = RankLabels { job: job(), rank: 0 };
-    let rank = RankSeen { labels, epoch: 2, step: 3, account: Some(account) };
+    let rank = RankSeen { labels: rank_labels("j", 0), epoch: 2, step: 3, account: Some(account) };
     let seen = JobSeen {
         job: job(),
         epoch: 2,
@@ -398,7 +377,7 @@ pub(crate) fn example() -> RunningJobs {
         returns: 0,
         shards: Some(Cell { pending: 1, leased: 2, reading: 3, done: 5, skipped: 0 }),
     };
-    let source = SourceLabels { job: job(), source: "web".to_owned() };
+    let source = [("job", job()), ("source", "web".to_owned())];
     let in_doubt = BTreeMap::from([(1, (40, Duration::from_secs(9)))]);
     let doubt = DoubtSeen { job: job(), ranks: in_doubt, decides: Some(Duration::from_secs(51)) };
     RunningJobs {

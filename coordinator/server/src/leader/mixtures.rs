@@ -7,10 +7,9 @@ use shardfeed_plan::{
     ContentDigest, Digest, EpochPlan, JobIdentity, JobMixture, Manifest, Mixture, MixtureEpoch,
     PlanError, Shard, Source,
 };
-use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_scheduler::{Job, State};
 
-use crate::error::{self, Result, invalid};
+use crate::error::{self, Result, invalid, not_found};
 use crate::leader::core::Core;
 use crate::leader::plans::EpochOf;
 
@@ -63,8 +62,7 @@ impl MixtureOrder {
             let ready = state.dataset(&version.dataset).and_then(|dataset| dataset.ready());
             let ready = ready.ok_or_else(|| {
                 // A dataset stays as long as a job has it in a mixture.
-                let message = format!("there is no dataset `{}`", version.dataset);
-                WireError::new(ErrorKind::NotFound, message)
+                not_found(format!("there is no dataset `{}`", version.dataset))
             })?;
             let first = manifests.last().map_or(0, |last| last.shards.end);
             let shards =

@@ -7,10 +7,11 @@ use shardfeed_plan::{
     ContentDigest, Digest, JobIdentity, LeftOut, Line, Manifest, Mode, PlanError, Segment, Shuffle,
     check_epoch,
 };
-use shardfeed_proto::{ErrorKind, WireError};
+use shardfeed_proto::WireError;
 use shardfeed_scheduler::{Generation, State};
 use tokio::sync::Semaphore;
 
+use crate::error::not_found;
 use crate::leader::mixtures::{MixtureOrder, StageSources};
 use crate::recent::Recent;
 
@@ -133,9 +134,7 @@ impl Order {
         let ready = state.dataset(&job.dataset).and_then(|dataset| dataset.ready());
         let ready = ready.ok_or_else(|| {
             // A named dataset was ready when the job was registered, and stays as long as the job.
-            let message =
-                format!("job `{name}` names no dataset: only its trainers know its files");
-            WireError::new(ErrorKind::NotFound, message)
+            not_found(format!("job `{name}` names no dataset: only its trainers know its files"))
         })?;
         let chunks = ready.chunks().collect();
         let (identity, content) = (job.identity.clone(), ready.content);

@@ -119,7 +119,6 @@ impl LiveProgress {
         rank.account = account.map(|account| (account, now)).or(rank.account.take());
     }
 
-    /// Records a heartbeat's report on a scan.
     pub(crate) fn scan(&mut self, scan: LeasedScan, report: ScanReport, now: Instant) {
         let state = self.scans.entry(scan).or_insert(ScanState { report, moved: now });
         if state.report != report {
@@ -171,8 +170,7 @@ impl LiveProgress {
         });
     }
 
-    /// Returns cursors that no command contains yet, at most [`REPORT_BATCH_MAX`], and marks them
-    /// as reported.
+    /// Returns at most [`REPORT_BATCH_MAX`] cursors that no command has yet, marked as reported.
     pub(crate) fn take_reports(&mut self) -> Vec<CursorReport> {
         let unreported = |rank: &RankState| rank.reported != Some((rank.epoch, rank.step));
         let changed = self.ranks.iter_mut().filter(|(_, rank)| unreported(rank));

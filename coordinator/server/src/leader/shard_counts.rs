@@ -1,5 +1,4 @@
-//! Number of shards of each running epoch by state, and of samples by source, for monitoring: the
-//! last count.
+//! Shards of each running epoch by state, and samples by source, for monitoring: the last count.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,6 +1,5 @@
 //! Periodic work. The leader checks that it still leads, ends silent sessions and writes cursors;
-//! every node ends the audit's seconds. Two loops, so that a blocked log does not delay the
-//! leader's check.
+//! every node ends the audit's seconds. Two loops: a blocked log does not delay the leader's check.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

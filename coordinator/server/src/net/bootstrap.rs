@@ -104,8 +104,7 @@ pub(crate) async fn arrive(front: &Front, core: &Core, start: &Start) -> Result<
     Ok(())
 }
 
-/// Waits until every other founder, and every other listed node, has reported that it has no
-/// history.
+/// Waits until every other founder, and every other listed node, has reported no history.
 /// - Returns the cluster of a node that has one, if this node may join it.
 async fn agree_to_found(
     front: &Front,

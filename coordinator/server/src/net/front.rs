@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::UNIX_EPOCH;
 
 use shardfeed_host::Host;
+use shardfeed_proto::PEER_PROTOCOL;
 use shardfeed_proto::coordinator::v1::{IntroduceRequest, IntroduceResponse};
-use shardfeed_proto::{ErrorKind, PEER_PROTOCOL, WireError};
 use shardfeed_tls::{ClientTls, ServerTls};
 
 use crate::config::CoordinatorOptions;
-use crate::error::Result;
+use crate::error::{Result, retry};
 use crate::leader::core::Core;
 use crate::leader::measures;
 use crate::metrics::Metrics;
@@ -95,8 +95,7 @@ impl Front {
     pub(crate) fn core(&self) -> Result<&Arc<Core>> {
         self.core.get().ok_or_else(|| {
             let what = self.waiting().unwrap_or_else(|| "its log".to_owned());
-            let message = format!("this coordinator is not part of a cluster yet: {what}");
-            WireError::new(ErrorKind::Retry, message)
+            retry(format!("this coordinator is not part of a cluster yet: {what}"))
         })
     }
 

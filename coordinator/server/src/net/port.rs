@@ -1,5 +1,4 @@
-//! Listening: bounded connections, a limit on their silence, and no accept error that ends the
-//! port.
+//! Listening: bounded connections, a limit on their silence, no accept error that ends the port.
 
 use std::fmt;
 use std::future::Future;
@@ -25,8 +24,7 @@ use crate::error::StartError;
 use crate::metrics::{Denial, Metrics};
 use crate::net::strangers::{Mark, Strangers};
 
-/// A connection without incoming bytes for this time is closed. A live peer answers three HTTP/2
-/// pings in that time.
+/// A connection without incoming bytes for this time is closed; a live peer answers three pings.
 pub const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 pub const HANDSHAKE_MAX: Duration = Duration::from_secs(10);

@@ -1,5 +1,4 @@
-//! Unauthenticated peers: connections without a valid request. If there are too many, the oldest
-//! goes.
+//! Unauthenticated peers: connections without a valid request. With too many, the oldest goes.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -59,7 +59,6 @@ pub(crate) struct Entry {
     pub(crate) detail: String,
 }
 
-/// Outcome of completed calls.
 pub(crate) const DONE: &str = "DONE";
 
 #[derive(Debug)]

@@ -18,8 +18,7 @@ const PRINCIPAL_BYTES_MAX: usize = 256;
 pub(crate) struct Caller {
     /// A UUID; empty only for requests that change nothing.
     pub(crate) request_id: String,
-    /// For logs and audits; empty only for requests that change nothing. Authenticated, if
-    /// possible.
+    /// For logs and audits; empty only for requests that change nothing. Authenticated if possible.
     pub(crate) principal: String,
     pub(crate) who: Arc<Who>,
     /// Log index of the change that resulted; 0: none.
@@ -43,25 +42,21 @@ impl Caller {
     ) -> Result<Self> {
         let context = context.unwrap_or_default();
         if context.protocol != COORDINATOR_PROTOCOL {
-            return Err(WireError::new(
-                ErrorKind::WrongVersion,
-                format!(
-                    "the caller speaks version {} of the coordinator's protocol, this coordinator \
-                     ({}) speaks version {COORDINATOR_PROTOCOL}; upgrade the older side",
-                    context.protocol,
-                    env!("CARGO_PKG_VERSION"),
-                ),
-            ));
+            let message = format!(
+                "the caller speaks version {} of the coordinator's protocol, this coordinator ({}) speaks \
+                 version {COORDINATOR_PROTOCOL}; upgrade the older side",
+                context.protocol,
+                env!("CARGO_PKG_VERSION"),
+            );
+            return Err(WireError::new(ErrorKind::WrongVersion, message));
         }
         if !context.cluster_id.is_empty() && context.cluster_id != cluster_id {
             let theirs: String = context.cluster_id.chars().take(64).collect();
-            return Err(WireError::new(
-                ErrorKind::WrongCluster,
-                format!(
-                    "the caller belongs to cluster {theirs}, this coordinator is of cluster \
-                     {cluster_id}; check the address, or start again if the cluster was recreated"
-                ),
-            ));
+            let message = format!(
+                "the caller belongs to cluster {theirs}, this coordinator is of cluster {cluster_id}; check \
+                 the address, or start again if the cluster was recreated"
+            );
+            return Err(WireError::new(ErrorKind::WrongCluster, message));
         }
         let Context { request_id, principal, .. } = context;
         if principal.len() > PRINCIPAL_BYTES_MAX {

@@ -14,8 +14,7 @@ pub(super) const FILES_PREFIX: &str = "files-";
 /// Hex digits of the digest in such a name.
 const NAME_DIGITS: usize = 24;
 
-/// Returns the name of a dataset added by its files: the same files, read options and program give
-/// the same name.
+/// Returns the name of a dataset added by its files: the same for equal files, options and program.
 /// - `scope`: of a limited principal, whose scans are not trusted by others; empty for others.
 pub(super) fn name_of(
     Listing { root, parts }: &Listing,

@@ -94,9 +94,7 @@ impl Seen {
         Self { remote, bearer }
     }
 
-    /// Authenticates the caller.
-    ///
-    /// # Errors  The caller does not prove its identity.
+    /// Authenticates the caller, which must prove its identity.
     pub(crate) fn who(&self, front: &Front, core: &Core, rpc: Rpc) -> Result<Who, Denied> {
         if front.tls.is_none() {
             return Ok(Who::default());
@@ -124,8 +122,7 @@ impl Seen {
 
     /// Checks, before its message is read, that a service is for the caller.
     ///
-    /// # Errors  `Denied`; `NotLeader` if another node may know a token that this one does not know
-    /// yet.
+    /// # Errors  `Denied`; `NotLeader` if another node may know a token that this one does not.
     pub(crate) fn gate(&self, front: &Front, of: Gate) -> Result<()> {
         if front.tls.is_none() {
             return Ok(());
@@ -143,15 +140,21 @@ impl Seen {
         core.available_to(Some(&denied))?;
         let reason = denied.reason;
         let denied = WireError::from(denied);
+        self.record(core, String::new(), &denied, reason);
+        Err(denied)
+    }
+
+    /// Audits and counts a call that was denied before its message was read.
+    fn record(&self, core: &Core, principal: String, denied: &WireError, reason: Denial) {
         let entry = audit::Entry {
-            at_ms: front.host.wall_ms(),
+            at_ms: core.host.wall_ms(),
+            principal,
             remote: self.address(),
             outcome: "DENIED".to_owned(),
             message: denied.message.clone(),
             ..audit::Entry::default()
         };
         core.refused(entry, reason);
-        Err(denied)
     }
 
     pub(crate) fn trust(&self) {
@@ -233,9 +236,7 @@ fn role_of(role: shardfeed_scheduler::AccessRole) -> Role {
 }
 
 impl Who {
-    /// Checks that the caller may make a call.
-    ///
-    /// # Errors  The caller may not; the message lists the roles that may.
+    /// Checks that the caller may make a call. The error's message lists the roles that may.
     pub(crate) fn may(&self, rpc: Rpc, object: &Object, core: &Core) -> Result<(), Denied> {
         let Some(role) = self.role else {
             return Ok(());
@@ -297,9 +298,7 @@ impl Who {
     }
 }
 
-/// Checks that the caller is another node.
-///
-/// # Errors  `Denied`.
+/// Checks that the caller is another node; otherwise returns `Denied`.
 pub(crate) fn check_peer(front: &Front, seen: &Seen) -> Result<()> {
     let identity = seen.remote.as_ref().and_then(|remote| remote.identity.as_ref());
     if front.tls.is_none() || identity.is_some_and(|identity| identity.role == Role::Coordinator) {
@@ -309,15 +308,8 @@ pub(crate) fn check_peer(front: &Front, seen: &Seen) -> Result<()> {
     let who = identity.map_or("an unauthenticated caller".to_owned(), ToString::to_string);
     let error = denied(format!("{who} may not call the service for other coordinators"));
     if let Ok(core) = front.core() {
-        let entry = audit::Entry {
-            at_ms: front.host.wall_ms(),
-            principal: identity.map_or_else(String::new, ToString::to_string),
-            remote: seen.address(),
-            outcome: "DENIED".to_owned(),
-            message: error.message.clone(),
-            ..audit::Entry::default()
-        };
-        core.refused(entry, Denial::Node);
+        let principal = identity.map_or_else(String::new, ToString::to_string);
+        seen.record(core, principal, &error, Denial::Node);
     }
     Err(error)
 }

@@ -15,7 +15,7 @@ use super::guard::{Object, Seen};
 use super::rights::{Audit, Effect, Rpc, Rules};
 use super::who::Denied;
 use super::{audit, detail};
-use crate::error::Result;
+use crate::error::{Result, retry};
 use crate::leader::claim_queue::POLLS_MAX;
 use crate::leader::core::{CALLS_MAX, Core};
 use crate::metrics::{Audited, Denial, Outcome};
@@ -83,8 +83,7 @@ where
             _ => (&core.calls, CALLS_MAX),
         };
         let _permit = turns.try_acquire().map_err(|_| busy(most))?;
-        // Every node reports its own status; any other answer may be outdated, including about
-        // access tokens.
+        // Every node reports its own status; other answers may be outdated, also about tokens.
         let who = seen.who(front, &core, rpc);
         if effect != Effect::Local {
             core.available_to(who.as_ref().err())?;
@@ -184,8 +183,7 @@ impl CallFacts {
         Some(self.caller.index.load(Ordering::Relaxed)).filter(|index| *index > 0)
     }
 
-    /// Audits a call that changed something or was denied. A call that the caller repeats on
-    /// another node is not audited.
+    /// Audits a call that changed something or was denied, unless its caller repeats it elsewhere.
     async fn audit(
         mut self,
         front: &Front,
@@ -203,13 +201,11 @@ impl CallFacts {
                 let entry = self.entry(front.host.wall_ms(), rpc, of);
                 let (outcome, message) = (short(error.kind).to_owned(), says(error));
                 let entry = audit::Entry { outcome, message, ..entry };
-                core.refused(
-                    entry,
-                    self.denial.unwrap_or(match error.kind {
-                        ErrorKind::Fenced => Denial::Lease,
-                        _ => Denial::State,
-                    }),
-                );
+                let reason = self.denial.unwrap_or(match error.kind {
+                    ErrorKind::Fenced => Denial::Lease,
+                    _ => Denial::State,
+                });
+                core.refused(entry, reason);
             }
             (Some(_), Some(error)) if error.kind == ErrorKind::NotLeader => {}
             (Some((core, entry)), error) => {
@@ -264,25 +260,18 @@ pub(super) fn outcome_of(error: &WireError) -> Outcome {
 }
 
 fn busy(most: usize) -> WireError {
-    WireError::new(
-        ErrorKind::Retry,
-        format!("the coordinator works on {most} such calls already; try again in a moment"),
-    )
+    retry(format!("the coordinator works on {most} such calls already; try again in a moment"))
 }
 
 /// Returns the answer, or an error if there is none within `most`.
 async fn in_time<T>(most: Duration, body: impl Future<Output = Result<T>>) -> Result<T> {
     tokio::time::timeout(most, body).await.unwrap_or_else(|_| {
         let seconds = most.as_secs_f64();
-        Err(WireError::new(
-            ErrorKind::Retry,
-            format!("no answer within {seconds} s; try again with the same request id"),
-        ))
+        Err(retry(format!("no answer within {seconds} s; try again with the same request id")))
     })
 }
 
-/// Implements a service: each call runs the function of its name through [`serve`], with its
-/// object.
+/// Implements a service: each call runs the function of its name by [`serve`], with its object.
 macro_rules! service {
     (
         impl $service:ident for $server:ty {

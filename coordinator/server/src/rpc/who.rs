@@ -23,7 +23,6 @@ impl From<Denied> for WireError {
     }
 }
 
-/// Identity of a caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Who {
     /// Role; `None` if callers are not authenticated.

@@ -11,7 +11,7 @@ use shardfeed_proto::coordinator::v1::worker_service_server::WorkerService;
 use shardfeed_proto::coordinator::v1::{
     self as wire, Lease, RankProgress, Revocation, ScanProgress, batch_claim_groups_response,
 };
-use shardfeed_proto::{ErrorKind, WireError, intent_from, left_out_from, segments_to};
+use shardfeed_proto::{WireError, intent_from, left_out_from, segments_to};
 use shardfeed_scheduler::{
     Answer, Change, Claim, Cordon, DoubtPolicy, GRACE_MS_MAX, Held, Hold, InDoubt, JoinSession,
     LeaseRef, LeasedScan, PeerProcess, PoolFacts, RankCursor, Refusal, ReportSkipped, SKIPPED_KEPT,
@@ -25,7 +25,7 @@ use super::register::{check_order, register_job};
 use super::rights::Rpc;
 use super::scans::{claim_scans, fail_scan, report_listing, report_scan};
 use super::serve::{Call, Received, serve, service};
-use crate::error::{self, Result, invalid};
+use crate::error::{self, Result, invalid, retry};
 use crate::leader::claim_queue::{self, ClaimRequest};
 use crate::leader::computing::groups;
 use crate::leader::core::Core;
@@ -162,7 +162,7 @@ async fn heartbeat(call: Call<wire::HeartbeatRequest>) -> Result<wire::Heartbeat
     let mut live = core.live();
     if !live.sessions.renew(session, ttl, now) {
         let message = format!("session {session} was silent and is being ended; ask again");
-        return Err(WireError::new(ErrorKind::Retry, message));
+        return Err(retry(message));
     }
     for (report, rows) in reports {
         live.progress.rank(report, rows, now);
@@ -329,8 +329,7 @@ async fn report_skipped(
     let records = records.into_iter().map(record).collect::<Result<Vec<_>>>()?;
     let is_news = core.read(|state| {
         if state.has_answered(&caller.request_id) {
-            // Its first answer may have been a rejection, and another worker may have reported them
-            // since.
+            // Its first answer may be a rejection, and another worker may have reported them since.
             return None;
         }
         let job = state.job(&job)?;
@@ -453,8 +452,7 @@ fn report_of(progress: RankProgress) -> Result<RankReport> {
     Ok(RankReport { lease, cursor: (epoch, step), ready, reading, account, known: None })
 }
 
-/// Rejects a position beyond every step. After the last epoch a rank is at the next one, which does
-/// not exist.
+/// Rejects a position beyond every step. After the last epoch a rank is at the next one.
 fn check_step(epoch: u64, step: u64) -> Result<()> {
     if epoch > EPOCHS {
         return Err(error::plan(&PlanError::NoSuchEpoch { epoch }));

@@ -2,8 +2,7 @@
 //!
 //! `magic [8] | frame*`, a frame is `kind u8 | length u32 LE | content | SHA-256 [32]` of all
 //! before it. The first frame is the [`BackupHeader`] as JSON. The state follows in parts, then
-//! each chunk in one frame, then an empty frame, which distinguishes a whole file from a truncated
-//! one.
+//! each chunk in one frame, then an empty frame, which a truncated file lacks.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -143,11 +142,9 @@ pub enum RestoreError {
     Log(#[from] OpenError),
 }
 
-/// Restores a backup into a data folder: a new cluster of one node, with the backup's state and
-/// chunks.
+/// Restores a backup into a data folder: a new cluster of one node with its state and chunks.
 ///
-/// Blocks; no process may use the folder. The file is read twice, and checked as a whole before
-/// anything is written.
+/// Blocks; no process may use the folder. The file is read twice, and checked before any write.
 /// - `options`: name, number and address of the new cluster's node.
 ///
 /// # Errors  [`RestoreError`]; a folder that is not empty is rejected.

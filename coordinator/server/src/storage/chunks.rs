@@ -1,9 +1,8 @@
 //! Chunks by the SHA-256 of their content, one file each. A chunk is on disk before it is
 //! acknowledged, and a read returns the stored content or an error.
 //!
-//! Chunks that no dataset refers to are bounded in bytes and removed after an hour; referenced
-//! chunks are not counted and stay. A limited principal may use a part of that bound. Every node
-//! has its own store.
+//! Chunks that no dataset refers to are bounded in bytes and removed after an hour; referenced ones
+//! stay uncounted. A limited principal may use a part of it. Every node has its own store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

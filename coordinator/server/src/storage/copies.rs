@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shardfeed_plan::Digest;
-use shardfeed_proto::{ErrorKind, WireError};
+use shardfeed_proto::ErrorKind;
 use shardfeed_raft::{Member, Role};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::{MissedTickBehavior, timeout};
 
-use crate::error::Result;
+use crate::error::{Result, retry};
 use crate::leader::core::{Core, blocking, referenced};
 use crate::storage::chunks::ChunkStoreError;
 
@@ -94,7 +94,7 @@ async fn put_without(
                     "the chunk is on {copies} of the {needed} nodes that must have it; try again: {}",
                     missing.join("; ")
                 );
-                return Err(WireError::new(ErrorKind::Retry, message));
+                return Err(retry(message));
             }
         }
     }
@@ -110,10 +110,7 @@ async fn push(
     mut done: watch::Receiver<bool>,
 ) -> Result<()> {
     let turn = core.turns.of(to.node).acquire_owned();
-    let late = || {
-        let message = format!("node {} has no turn for it", to.node);
-        WireError::new(ErrorKind::Retry, message)
-    };
+    let late = || retry(format!("node {} has no turn for it", to.node));
     let turn: OwnedSemaphorePermit = tokio::select! {
         turn = timeout(CARRY_MAX, turn) => match turn {
             Ok(Ok(turn)) => turn,
@@ -128,11 +125,9 @@ async fn push(
     pushed
 }
 
-/// Returns a chunk's content, from here or from another node; that copy replaces a missing or
-/// damaged one here.
+/// Returns a chunk's content, from here or from another node; it replaces a missing or damaged one.
 ///
-/// # Errors  `NotFound`, `Corrupt`: no node has a valid copy; `Retry`: some were not reached;
-/// `Storage`.
+/// # Errors  `NotFound`, `Corrupt`: no valid copy; `Retry`: some were not reached; `Storage`.
 pub(crate) async fn get(core: &Arc<Core>, digest: Digest) -> Result<Vec<u8>> {
     let read = move |core: &Core| Ok(core.chunks.read(&digest));
     let error = match blocking(core, "reading a chunk", read).await? {
@@ -142,10 +137,7 @@ pub(crate) async fn get(core: &Arc<Core>, digest: Digest) -> Result<Vec<u8>> {
     };
     pull(core, digest).await.map_err(|unreached| match unreached.is_empty() {
         true => error.into(),
-        false => {
-            let message = format!("{error}; not asked: {}", unreached.join("; "));
-            WireError::new(ErrorKind::Retry, message)
-        }
+        false => retry(format!("{error}; not asked: {}", unreached.join("; "))),
     })
 }
 

@@ -38,8 +38,7 @@ impl Counts {
             delivered: consumed.saturating_sub(left_out),
             dropped: plan.dropped(),
             left_out,
-            // A cursor never goes back in a generation, and a generation continues where its parent
-            // stopped.
+            // A cursor never goes back in a generation, which continues where its parent stopped.
             duplicated: 0,
             redelivered: 0,
             steps: plan.steps(),

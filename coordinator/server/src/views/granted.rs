@@ -3,13 +3,13 @@
 use std::cmp::Ordering;
 
 use shardfeed_plan::dynamic::GroupRange;
+use shardfeed_proto::WireError;
 use shardfeed_proto::coordinator::v1::RankInDoubt;
-use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_scheduler::{EPOCHS_KEPT, Generation, Pool, RankAssignment, Tally};
 
 use super::Picture;
 use super::counts::Counts;
-use crate::error::Result;
+use crate::error::{Result, not_found};
 use crate::leader::core::Core;
 
 #[derive(Clone, Copy, Debug)]
@@ -38,8 +38,7 @@ impl<'a> Granted<'a> {
         epoch: u64,
     ) -> Option<Self> {
         let pool = generation.pools.get(&epoch);
-        // Epochs are granted in order: one without a pool was granted, if the ranks or their lists
-        // are beyond it.
+        // Epochs are granted in order: one without a pool was, if the ranks or lists are beyond it.
         let is_past = generation.number != picture.generation.number
             || generation.cursor().epoch > epoch
             || generation.pools.last_key_value().is_some_and(|(last, _)| *last > epoch);
@@ -138,8 +137,7 @@ impl<'a> Granted<'a> {
     }
 
     /// Returns the ranks that the epoch waits for. Any served rank consumes the ranges of the
-    /// others, except those that a rank which has not joined yet brought from the previous
-    /// generation.
+    /// others, except those that a rank which has not joined brought from the previous generation.
     pub(super) fn waiting_for(&self, counts: &Counts) -> impl Iterator<Item = u64> + '_ {
         let ranks = 0..self.generation.world_size;
         let is_left = counts.left() > 0;
@@ -194,5 +192,5 @@ pub(super) fn gone(picture: &Picture, epoch: u64) -> WireError {
          {EPOCHS_KEPT} epochs are",
         picture.job
     );
-    WireError::new(ErrorKind::NotFound, message)
+    not_found(message)
 }

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use shardfeed_proto::WireError;
 use shardfeed_proto::coordinator::v1::{GetShardHistoryResponse, ShardReturn, Tenure};
-use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_scheduler::{Generation, PastLease, Rank, SessionId, State};
 
 use super::{name_of, no_job};
-use crate::error::{self, Result};
+use crate::error::{self, Result, not_found};
 use crate::leader::core::Core;
 use crate::leader::plans::{EpochOf, Order};
 
@@ -41,7 +41,7 @@ impl Past {
                 "epoch {epoch} of job `{name}` is no longer kept; its first epoch here is {}",
                 first.unwrap_or(0)
             );
-            return Err(WireError::new(ErrorKind::NotFound, message));
+            return Err(not_found(message));
         }
         let known = job.generations.values().filter(|generation| came_to(generation, epoch));
         let generations: Vec<Generation> = known.cloned().collect();
@@ -64,12 +64,11 @@ impl Past {
         };
         let ordinal = usize::try_from(shard).unwrap_or(usize::MAX);
         let Some(known) = manifest.shards().get(ordinal) else {
-            let message = format!(
+            return Err(not_found(format!(
                 "job `{}` has {} shards, numbered from 0: there is none of number {shard}",
                 self.job,
                 manifest.shards().len()
-            );
-            return Err(WireError::new(ErrorKind::NotFound, message));
+            )));
         };
         let mut history = GetShardHistoryResponse {
             epoch,
@@ -185,8 +184,7 @@ impl Past {
 
 /// Returns the error that no generation came to an epoch.
 fn no_shard_yet(job: &str, epoch: u64) -> WireError {
-    let message = format!("no generation of job `{job}` came to epoch {epoch}");
-    WireError::new(ErrorKind::NotFound, message)
+    not_found(format!("no generation of job `{job}` came to epoch {epoch}"))
 }
 
 /// True if a generation delivered a part of an epoch, or will: false if it ended before.

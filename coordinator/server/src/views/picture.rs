@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use shardfeed_proto::{ErrorKind, WireError};
+use shardfeed_proto::WireError;
 use shardfeed_scheduler::{
     Generation, JobPhase, LeaseRef, RankCursor, SampleRuns, SealedEpoch, SessionId, SkippedRecord,
     State,
 };
 use tokio::time::Instant;
 
-use crate::error::Result;
+use crate::error::{Result, not_found};
 use crate::leader::computing::computing;
 use crate::leader::core::Core;
 use crate::leader::plans::{EpochOf, Order};
@@ -163,12 +163,12 @@ impl Picture {
                 self.job,
                 self.earlier.last().unwrap_or(&self.generation).origin.epoch
             );
-            WireError::new(ErrorKind::NotFound, message)
+            not_found(message)
         })
     }
 }
 
 pub(crate) fn no_job(name: &str) -> WireError {
     let name: String = name.chars().take(200).collect();
-    WireError::new(ErrorKind::NotFound, format!("there is no job `{name}`"))
+    not_found(format!("there is no job `{name}`"))
 }
