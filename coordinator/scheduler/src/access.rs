@@ -1,5 +1,4 @@
-//! Access tokens: permissions of callers that present no certificate. Only digests of secrets are
-//! kept.
+//! Access tokens: permissions of callers without a certificate. Only digests of secrets are kept.
 
 mod commands;
 
@@ -64,15 +63,11 @@ impl fmt::Display for Unusable {
     }
 }
 
-/// Unusable tokens older than this are removed once the maximum number of tokens is reached, ms: 30
-/// days.
+/// Unusable tokens older than this are removed once there are too many tokens, ms: 30 days.
 const REMEMBERED_MS: u64 = 30 * 86_400_000;
 
 impl AccessToken {
     /// Checks that the token is usable now.
-    ///
-    /// # Errors
-    /// The reason why it is not.
     pub fn check(&self, now_ms: u64) -> Result<(), Unusable> {
         self.is_alive(now_ms)?;
         match &self.join {
@@ -83,9 +78,6 @@ impl AccessToken {
     }
 
     /// Checks that the token can be exchanged now.
-    ///
-    /// # Errors
-    /// The reason why it cannot.
     pub fn check_join(&self, now_ms: u64) -> Result<(), Unusable> {
         self.is_alive(now_ms)?;
         match &self.join {
@@ -101,8 +93,7 @@ impl AccessToken {
         if now_ms >= self.expires_ms { Err(Unusable::Expired) } else { Ok(()) }
     }
 
-    /// True if this join token was exchanged for exactly `made`: a caller that lost the answer may
-    /// retry.
+    /// True if this join token was exchanged for `made`: a caller that lost the answer may retry.
     pub fn was_exchanged_for(&self, id: &str, made: Option<&Self>, digest: Digest) -> bool {
         let used_for = self.join.as_ref().and_then(|join| join.used_for.as_deref());
         used_for == Some(id) && made.is_some_and(|made| made.digest == digest)

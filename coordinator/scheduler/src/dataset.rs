@@ -55,19 +55,16 @@ pub struct Dataset {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    Listing {
-        /// Lease of the listing; `None`: free.
-        lease: Option<ScanLease>,
-    },
+    /// The files are not known yet; no session lists them if `lease` is `None`.
+    Listing { lease: Option<ScanLease> },
+    /// The files are known, and are scanned part by part.
     Scanning(Scan),
     /// All parts are scanned; the leader assembles them.
     Assembling(Scan),
+    /// Jobs may read the dataset.
     Ready(Ready),
     /// The dataset cannot be used; adding it again starts a new attempt.
-    Failed {
-        failure: Failure,
-        failed_ms: u64,
-    },
+    Failed { failure: Failure, failed_ms: u64 },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -157,6 +154,22 @@ impl Dataset {
 
     fn fencing_of(&self, part: Option<u64>) -> Option<Fencing> {
         self.lease_of(part).map(|lease| lease.fencing)
+    }
+
+    /// Returns the leases of the listing (`None`) or of the parts.
+    pub(crate) fn leases(&self) -> Vec<(Option<u64>, &ScanLease)> {
+        let numbered = |number| Some((Some(number), self.lease_of(Some(number))?));
+        match &self.phase {
+            Phase::Listing { lease } => lease.iter().map(|lease| (None, lease)).collect(),
+            Phase::Scanning(scan) => (0..scan.parts.len() as u64).filter_map(numbered).collect(),
+            _ => vec![],
+        }
+    }
+
+    /// Returns the leased scans, each with its session.
+    fn scans(&self) -> Vec<(SessionId, ScanRef)> {
+        let scan = |part| ScanRef { dataset: self.name.clone(), part };
+        self.leases().into_iter().map(|(part, lease)| (lease.session, scan(part))).collect()
     }
 
     /// Lease of the listing (`None`) or of a part.
@@ -260,7 +273,7 @@ impl Datasets {
         let Some(dataset) = self.by_name.get_mut(name) else {
             return;
         };
-        for (session, scan) in leases_of(dataset) {
+        for (session, scan) in dataset.scans() {
             sessions.drop_scan(session, &scan);
         }
         self.parts -= dataset.progress().weight();
@@ -279,7 +292,7 @@ impl Datasets {
                 Phase::Listing { .. } | Phase::Failed { .. } => {}
             }
             self.parts += dataset.progress().weight();
-            for (session, scan) in leases_of(dataset) {
+            for (session, scan) in dataset.scans() {
                 sessions.file_scan(session, scan);
             }
         }
@@ -320,19 +333,4 @@ pub(crate) fn check_content(
 
 fn not_found(name: &str) -> Refusal {
     Refusal::NotFound { what: "dataset".to_owned(), name: name.to_owned() }
-}
-
-fn leases_of(dataset: &Dataset) -> Vec<(u64, ScanRef)> {
-    let scan_ref = |part| ScanRef { dataset: dataset.name.clone(), part };
-    match &dataset.phase {
-        Phase::Listing { lease: Some(lease) } => vec![(lease.session, scan_ref(None))],
-        Phase::Scanning(scan) => {
-            let held = scan.parts.iter().zip(0..).filter_map(|(part, number)| match &part.state {
-                PartState::Leased(lease) => Some((lease.session, scan_ref(Some(number)))),
-                PartState::Free | PartState::Done { .. } => None,
-            });
-            held.collect()
-        }
-        _ => vec![],
-    }
 }

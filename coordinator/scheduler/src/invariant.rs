@@ -5,7 +5,6 @@ mod pools;
 
 use std::collections::BTreeSet;
 
-use crate::dataset::scan::{PartState, ScanLease};
 use crate::dataset::{Dataset, Phase};
 use crate::dynamic::pool::Pool;
 use crate::invariant::breach::{Breach, bound, rule};
@@ -22,9 +21,6 @@ use crate::state::State;
 
 impl State {
     /// Checks the invariants, in time proportional to the state.
-    ///
-    /// # Errors
-    /// The first invariant that does not hold.
     pub fn check(&self) -> Result<(), Breach> {
         self.check_bounds()?;
         self.check_filed()?;
@@ -91,7 +87,7 @@ impl State {
             }
         }
         for dataset in self.datasets() {
-            for lease in leases_of(dataset) {
+            for (_, lease) in dataset.leases() {
                 let what = || format!("dataset {}", dataset.name);
                 self.check_lease(lease.session, lease.fencing, what)?;
                 if granted.contains(&lease.fencing) {
@@ -120,20 +116,6 @@ impl State {
 
 fn name_of(job: &Job, generation: &Generation) -> String {
     format!("generation {} of job {}", generation.number, job.name)
-}
-
-fn leases_of(dataset: &Dataset) -> Vec<&ScanLease> {
-    match &dataset.phase {
-        Phase::Listing { lease } => lease.iter().collect(),
-        _ => {
-            let parts = dataset.scan().into_iter().flat_map(|scan| &scan.parts);
-            let held = parts.filter_map(|part| match &part.state {
-                PartState::Leased(lease) => Some(lease),
-                PartState::Free | PartState::Done { .. } => None,
-            });
-            held.collect()
-        }
-    }
 }
 
 fn check_dataset(dataset: &Dataset) -> Result<(), Breach> {

@@ -43,19 +43,16 @@ pub struct Job {
     /// generations that are not superseded, and the last others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mixtures: Vec<(Digest, JobMixture)>,
-    /// Chunks of its `RecordSpec`, in order; empty in one process and for a job of an earlier
-    /// release.
+    /// Ordered chunks of its `RecordSpec`; empty in one process and for jobs of earlier releases.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub record_spec_chunks: Vec<Digest>,
     pub registered_ms: u64,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub registered_by: String,
-    /// User id of the trainers' processes, as the worker that served the first rank knew it;
-    /// `None`: unknown.
+    /// User id of the trainers' processes, as the first rank's worker knew it; `None`: unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<u32>,
-    /// Limited principals whose processes continued ranks that a worker had served: they may start
-    /// others.
+    /// Limited principals whose processes continued ranks of a worker: they may start others.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub continued_by: BTreeSet<String>,
     /// Last generations by number; the last one is the current one.
@@ -98,8 +95,7 @@ impl Held {
     /// Returns the refusal for a rank of a cancelled job.
     pub(crate) fn refusal(&self, job: &str) -> Refusal {
         let Self { principal, reason, .. } = self;
-        // The text after a message's first semicolon is the hint; `reason` is free text and must
-        // not contain one.
+        // The text after a message's first semicolon is the hint; `reason` must not contain one.
         let reason = reason.replace("; ", ", ");
         let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
         let (job, by) = (job.to_owned(), principal.clone());
@@ -181,8 +177,7 @@ impl Job {
         told
     }
 
-    /// Recomputes the counts of a dynamic job's sealed epochs after a rank on which the policy had
-    /// decided came back.
+    /// Recounts sealed epochs of a dynamic job after a rank returned on which the policy decided.
     pub(crate) fn recount(&mut self, generation: u64) {
         let Some(known) = self.generations.get(&generation) else {
             return;
@@ -195,8 +190,7 @@ impl Job {
 
     /// Removes generations that are no longer kept; returns them.
     ///
-    /// A generation whose ranks are moving to the current one is kept regardless of its number of
-    /// ranks.
+    /// A generation whose ranks are moving to the current one is kept regardless of its size.
     pub(crate) fn forget(&mut self) -> Vec<Generation> {
         let Some(current) = self.current() else {
             return vec![];

@@ -41,8 +41,7 @@ impl Session {
     }
 }
 
-/// Name of a principal without the id of its access token: a new token of the same name is the same
-/// principal.
+/// Name of a principal without its token's id: a new token of the same name is the same principal.
 pub fn principal_name(principal: &str) -> &str {
     principal.split_once(" (token ").map_or(principal, |(name, _)| name)
 }

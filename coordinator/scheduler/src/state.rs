@@ -225,8 +225,7 @@ impl State {
         self.events.last()
     }
 
-    /// Events after a number, as far as they are kept: the last [`crate::EVENTS_KEPT`], oldest
-    /// first.
+    /// Events after a number, as far as kept: the last [`crate::EVENTS_KEPT`], oldest first.
     pub fn events_after(&self, number: u64) -> impl DoubleEndedIterator<Item = &Event> {
         self.events.after(number)
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Dataset, Phase, Ready, bounded, check_content, is_failed_by, leases_of};
+use super::{Dataset, Phase, Ready, bounded, check_content, is_failed_by};
 use crate::dataset::scan::{Progress, Scan, check_listing, check_total};
 use crate::log::answer::Answer;
 use crate::log::bound::{
@@ -24,7 +24,7 @@ impl State {
                 job.name
             )));
         }
-        for (session, scan) in leases_of(dataset) {
+        for (session, scan) in dataset.scans() {
             self.sessions.drop_scan(session, &scan);
         }
         let Dataset { attempt, order, .. } = *dataset;

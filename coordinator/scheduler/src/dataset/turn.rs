@@ -42,8 +42,7 @@ impl State {
         Answer::Done
     }
 
-    /// Sessions that may list and scan a dataset: workers, or those of limited principals if no
-    /// worker may.
+    /// Sessions that may list and scan a dataset: workers, or limited principals' if no worker may.
     fn readers<'a>(&'a self, dataset: &'a Dataset) -> impl Iterator<Item = &'a Session> {
         let has_worker = self.has_worker(dataset);
         let live = self.sessions.live.values();

@@ -27,8 +27,7 @@ struct Giver {
 impl State {
     /// Returns the revocations that the leader should propose now.
     ///
-    /// For each epoch whose pool is empty while ranks are starved, the ranks that would finish last
-    /// give back work.
+    /// In epochs whose pool is empty while ranks starve, the ranks that end last give back work.
     pub fn balance(&self, job: &str, speeds: &Speeds) -> Vec<Revoke> {
         let Some(job) = self.job(job).filter(|job| job.identity.is_dynamic()) else {
             return vec![];

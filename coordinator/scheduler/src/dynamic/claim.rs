@@ -294,8 +294,7 @@ impl ClaimCheck<'_> {
 }
 
 impl Pool {
-    /// Appends free group ranges in plan order until a rank has `wants` samples that it has not
-    /// begun.
+    /// Appends free group ranges in plan order until a rank has `wants` samples not begun.
     fn fill(&mut self, rank: u64, wants: u64, facts: &PoolFacts) {
         // Near the end, free samples are for ranks that have none: a rank with a batch left would
         // only be asked to give them back.

@@ -13,8 +13,7 @@ use crate::log::value::{DoubtPolicy, InDoubt};
 use crate::state::{Moment, State};
 
 impl State {
-    /// Epochs that wait only for samples in doubt, by job and generation: a leader measures how
-    /// long.
+    /// Epochs waiting only for samples in doubt, by job and generation: a leader measures how long.
     pub fn waiting_for_doubt(&self) -> Vec<(String, u64, Vec<u64>)> {
         let mut waiting = vec![];
         for job in self.jobs().filter(|job| job.identity.is_dynamic() && job.held.is_none()) {
@@ -51,8 +50,7 @@ impl State {
     /// Applies the policy to a rank whose trainer, according to an operator, does not come back.
     ///
     /// # Errors
-    /// `Invalid` if there is no such rank or the rank is served; `NotFound` if there is no such
-    /// job.
+    /// `Invalid` if there is no such rank or it is served; `NotFound` if there is no such job.
     pub(crate) fn declare_gone(
         &mut self,
         moment: Moment,

@@ -9,8 +9,7 @@ use crate::dynamic::pool::{Decided, Doubt, Pool, RankAssignment};
 use crate::log::id::Fencing;
 use crate::log::value::{DoubtPolicy, InDoubt};
 
-/// Maximum waiting time that one command counts, ms: a leader that was stopped does not know what
-/// happened meanwhile.
+/// Maximum waiting time that one command counts, ms: a stopped leader does not know what happened.
 const WAITED_MS_MAX: u64 = 5_000;
 
 /// A decision: the rank and the number of samples.
@@ -21,8 +20,7 @@ impl Pool {
         self.shares.values().map(RankAssignment::in_doubt).sum()
     }
 
-    /// Number of samples in doubt that were then granted to other ranks, and that their first
-    /// trainers may have consumed.
+    /// Samples in doubt then granted to others, which their first trainers may have consumed.
     pub(crate) fn redelivered(&self) -> u64 {
         let decided = self.shares.values().filter_map(|share| share.decided.as_ref());
         decided.filter(|decided| !decided.is_dropped).map(|decided| decided.rest.samples()).sum()
@@ -88,8 +86,7 @@ impl Pool {
         Some((rank, samples))
     }
 
-    /// Extends the list of a rank up to a step beyond the known cursor, after the policy has
-    /// decided.
+    /// Extends the list of a rank up to a step beyond the known cursor, after the policy decided.
     ///
     /// Samples up to there that are free or dropped are taken out again; those that were granted to
     /// other ranks are then in two lists.
@@ -127,8 +124,7 @@ impl Pool {
 
     /// Adds a rank with a list that an earlier generation left, at a step.
     ///
-    /// The list ends before the first later sample that another list has too; the rest becomes
-    /// free.
+    /// The list ends before the first later sample that another list has too; the rest is free.
     pub(crate) fn take_over(&mut self, rank: u64, step: u64, now_ms: u64) {
         self.restore(rank, step);
         self.consume(rank, step);

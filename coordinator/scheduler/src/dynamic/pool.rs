@@ -55,8 +55,7 @@ pub struct RankAssignment {
     pub consumed: u64,
     /// Position up to which the worker has begun to read; samples beyond it can be asked back.
     pub started: u64,
-    /// Position up to which samples may be given to the trainer; samples beyond it were not
-    /// delivered.
+    /// Position up to which samples may be given to the trainer; later ones were not delivered.
     pub horizon: u64,
     /// Increases with every cut of the list: a horizon applies to one version.
     pub version: u64,
@@ -117,8 +116,7 @@ pub struct Tally {
     pub in_doubt: u64,
     /// Samples delivered twice, as far as reported.
     pub duplicated: u64,
-    /// Samples that were in doubt and went to other ranks: at most this many more were delivered
-    /// twice.
+    /// Samples that were in doubt and went to other ranks: at most as many were delivered twice.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub redelivered: u64,
     /// Samples that were in doubt and that no rank will deliver.
@@ -300,8 +298,7 @@ impl Pool {
         self.consumed += share.own(share.consumed) - before;
     }
 
-    /// Ends a rank's part in the epoch: it moved to a later epoch, and its unconsumed samples
-    /// become free.
+    /// Ends a rank's part in the epoch: it moved on, and its unconsumed samples become free.
     pub(crate) fn leave(&mut self, rank: u64, now_ms: u64) {
         let share = self.share_mut(rank);
         share.left = true;
@@ -343,8 +340,7 @@ impl Pool {
 
     /// Copies the lists for the same ranks in a later generation.
     ///
-    /// Each horizon stays until its rank joins: the samples before it are those that the rank may
-    /// have consumed.
+    /// Each horizon stays until its rank joins: the rank may have consumed samples before it.
     pub(crate) fn copied(&self) -> Self {
         let mut copy = self.clone();
         (copy.consumed, copy.waited_ms) = (0, 0);

@@ -3,11 +3,9 @@
 /// A violated invariant, which is a bug of shardfeed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Breach {
+    /// `what`: `answers`, `sessions`, `datasets` or `jobs`.
     #[error("the index of the {what} does not match them")]
-    Filed {
-        /// Name of the index: `answers`, `sessions`, `datasets` or `jobs`.
-        what: &'static str,
-    },
+    Filed { what: &'static str },
     #[error("{held} {what}, at most {most}")]
     Bound { what: &'static str, held: u64, most: u64 },
     /// An object is held by a session that has ended.

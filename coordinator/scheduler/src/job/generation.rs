@@ -94,8 +94,7 @@ pub struct SealedEpoch {
     pub began_ms: u64,
     /// Time at which the last rank left it, Unix ms.
     pub sealed_ms: u64,
-    /// For a dynamic job: its counts, which are kept longer than the lists. For other jobs they
-    /// follow from the plan.
+    /// For a dynamic job: its counts, kept longer than the lists. Others follow from the plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tally: Option<Tally>,
 }
@@ -105,8 +104,7 @@ impl Rank {
         self.lease.as_ref().is_some_and(|lease| lease.fencing == fencing)
     }
 
-    /// True if its trainer ended and reported its final position itself. A trainer that was killed
-    /// has not finished.
+    /// True if its trainer reported its final position. One that was killed has not finished.
     pub fn has_finished(&self) -> bool {
         let last = self.past.kept.last();
         self.ended && last.is_none_or(|lease| lease.why != LeaseEnded::TrainerGone)
@@ -273,8 +271,7 @@ impl Generation {
         }
     }
 
-    /// Moves a rank's cursor forward; returns the epochs that this seals, but at most the last
-    /// `most`.
+    /// Moves a rank's cursor forward; returns the epochs that this seals, at most the last `most`.
     pub(crate) fn advance(
         &mut self,
         number: u64,
@@ -308,8 +305,7 @@ impl Generation {
         }
     }
 
-    /// Seals the epochs that all ranks have left, and those of dynamic jobs of which nothing is
-    /// left to deliver.
+    /// Seals epochs that all ranks have left, and dynamic ones with nothing left to deliver.
     ///
     /// Returns at most the last `most` of them.
     pub(crate) fn seal(&mut self, sealed_ms: u64, most: usize) -> Vec<SealedEpoch> {

@@ -86,8 +86,7 @@ impl Job {
         Refusal::Forgotten { job, epoch, step, reason }
     }
 
-    /// Returns the pool of a generation that continues from a loader state of `from`; `None`: a new
-    /// pool.
+    /// Returns the pool of a generation that continues a loader state of `from`; `None`: a new one.
     ///
     /// # Errors
     /// `Forgotten` if the lists are not kept, or do not fit the loader state.

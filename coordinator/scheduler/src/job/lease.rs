@@ -19,15 +19,12 @@ pub struct RankLease {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
+    /// The lease is valid.
     Live,
     /// A later generation took over, or the job was cancelled; the trainer must start again.
-    Superseded {
-        refusal: Refusal,
-    },
+    Superseded { refusal: Refusal },
     /// Another lease, or none, is the current one; the trainer may reconnect.
-    Fenced {
-        refusal: Refusal,
-    },
+    Fenced { refusal: Refusal },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -16,9 +16,6 @@ pub struct Origin {
 
 impl Origin {
     /// Returns a position that a rank of `world_size` may start from.
-    ///
-    /// # Errors
-    /// `Invalid`.
     pub(crate) fn new(
         epoch: u64,
         segments: &[Segment],

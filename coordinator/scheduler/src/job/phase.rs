@@ -48,8 +48,7 @@ impl Generation {
         let has_failed = self.ranks.values().any(|rank| rank.failure.is_some());
         let has_ended = |rank: &Rank| rank.has_finished() || self.has_nothing_for(rank);
         match () {
-            // In a deterministic job the other ranks of a step need the failed one; in a dynamic
-            // job they do not.
+            // The other ranks of a step need the failed one; in a dynamic job they do not.
             () if has_failed && !(is_served && is_dynamic) => JobPhase::Failed,
             () if is_served => JobPhase::Running,
             () if self.is_complete() && self.ranks.values().all(has_ended) => JobPhase::Finished,

@@ -17,8 +17,7 @@ use crate::state::{Moment, State};
 impl State {
     /// Loader state of the first step that some rank of the current generation has not consumed.
     ///
-    /// Ranks that have not joined are at the generation's origin. `None` if the job has not
-    /// started.
+    /// Ranks that have not joined are at the generation's origin. `None` before the job starts.
     ///
     /// # Errors
     /// `NotFound`; `Invalid` with `tail="uneven"`, where each loader state belongs to one rank.

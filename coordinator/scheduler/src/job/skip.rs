@@ -9,9 +9,9 @@ use crate::log::refusal::Refusal;
 use crate::state::State;
 
 impl State {
-    /// Keeps corrupt records of a job: the first [`SKIPPED_KEPT`] as reported, and only the samples
-    /// of further ones. Ignores those of a mixture that numbers its shards otherwise than that of the
-    /// current generation: they may arrive late.
+    /// Keeps a job's corrupt records: the first [`SKIPPED_KEPT`] as reported, then only samples.
+    /// Ignores those of a mixture that numbers its shards otherwise than that of the current
+    /// generation: they may arrive late.
     pub(crate) fn report_skipped(&mut self, report: &ReportSkipped) -> Result<Answer, Refusal> {
         let ReportSkipped { session, job, records, mixture } = report;
         let known = self.jobs.get(job)?;

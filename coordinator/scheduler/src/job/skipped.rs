@@ -68,8 +68,7 @@ impl SampleRuns {
             || is_known(ordinal.checked_add(1))
     }
 
-    /// True if the counts match the runs, and the runs are disjoint, not adjacent and within the
-    /// bound.
+    /// True if the counts match the runs, which are disjoint, not adjacent and within the bound.
     pub(crate) fn is_counted(&self) -> bool {
         let runs = || self.shards.values().flatten();
         let samples = runs().fold(0u64, |sum, (start, end)| sum + end.saturating_sub(*start));

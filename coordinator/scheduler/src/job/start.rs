@@ -287,8 +287,7 @@ impl Job {
         }
     }
 
-    /// True if this is the process whose rank a worker serves or served: only that process knows
-    /// its id.
+    /// True if this is the process whose rank a worker serves or served: only it knows its id.
     fn continues(&self, start: &StartRank) -> bool {
         let mut ranks = self.generations.values().filter_map(|known| known.ranks.get(&start.rank));
         ranks.any(|rank| rank.trainer == start.trainer)

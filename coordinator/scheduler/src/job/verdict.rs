@@ -67,8 +67,7 @@ impl State {
             is_told &= is_served(self).is_some_and(|known| known >= to);
         }
         let known = self.jobs.by_name.get_mut(job);
-        // In a deterministic job nothing is in doubt: the rank has the same samples when it comes
-        // back.
+        // In a deterministic job nothing is in doubt: the rank has the same samples afterwards.
         let is_final = is_told || known.as_ref().is_none_or(|job| !job.identity.is_dynamic());
         let known = known.and_then(|job| job.generations.get_mut(number));
         if let Some(generation) = known

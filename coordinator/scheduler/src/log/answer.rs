@@ -13,16 +13,14 @@ use crate::log::refusal::Refusal;
 pub enum Answer {
     /// The command has no further result.
     Done,
-    Joined {
-        session: SessionId,
-    },
+    /// A session began.
+    Joined { session: SessionId },
     /// Parts to list or scan, at most the requested number; empty if there are none.
     Scans(Vec<ScanTask>),
+    /// A rank was started.
     Started(Started),
     /// The policy decided on samples in doubt.
-    Decided {
-        samples: u64,
-    },
+    Decided { samples: u64 },
     /// Result of each claim, in the order of the claims.
     Taken(Vec<Result<ClaimResult, Refusal>>),
 }
@@ -70,15 +68,10 @@ pub struct ScanTask {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ScanWork {
-    List {
-        patterns: Vec<String>,
-    },
-    Scan {
-        root: String,
-        part: u64,
-        /// Digest of the chunk that lists the part's files.
-        chunk: Digest,
-    },
+    /// Find the dataset's files.
+    List { patterns: Vec<String> },
+    /// Scan a part of the dataset's files, which the chunk of this digest lists.
+    Scan { root: String, part: u64, chunk: Digest },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,7 +80,6 @@ pub struct Started {
     pub fencing: Fencing,
     pub run: String,
     pub epoch: u64,
-    /// Segments of that epoch: those it began with, or, in the generation's first epoch, its
-    /// origin's.
+    /// Segments of that epoch: those it began with or, in a generation's first epoch, its origin's.
     pub segments: Vec<Segment>,
 }

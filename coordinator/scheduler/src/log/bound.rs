@@ -11,8 +11,7 @@ pub const TEXT_BYTES_MAX: usize = 4_096;
 /// Maximum number of chunks of a job's record spec; a chunk has 1 MiB.
 pub const RECORD_SPEC_CHUNKS_MAX: usize = 3;
 
-/// Maximum length of the operators of a job of an earlier release, whose identity holds them as
-/// text, bytes.
+/// Maximum length of the operators in the identity of a job of an earlier release, bytes.
 pub(crate) const OPERATORS_BYTES_MAX: usize = 16_384;
 
 /// Maximum number of jobs: ten times what a team registers in a year; each is a few kilobytes.
@@ -29,8 +28,7 @@ pub(crate) const DECODERS_MAX: usize = 16;
 
 pub const DATA_ROOTS_MAX: usize = 64;
 
-/// Maximum number of datasets of one limited principal that are neither ready nor failed: each of
-/// its jobs waits for one.
+/// Maximum datasets of a limited principal that are neither ready nor failed: a job waits for one.
 pub const PRINCIPAL_SCANS_MAX: u64 = 64;
 
 /// Maximum number of datasets of one limited principal: a tenth of the total.
@@ -39,8 +37,7 @@ pub const PRINCIPAL_DATASETS_MAX: u64 = 1_000;
 /// Maximum number of jobs of one limited principal: a tenth of the total.
 pub const PRINCIPAL_JOBS_MAX: u64 = 1_000;
 
-/// Maximum number of mixtures that a job keeps; views of superseded generations that read others are
-/// refused.
+/// Maximum mixtures that a job keeps; views of superseded generations that read others are refused.
 pub const MIXTURES_KEPT: usize = 8;
 
 /// Maximum number of entries in the mixtures of all jobs: versions of sources, and sources of
@@ -54,8 +51,7 @@ pub const PRINCIPAL_MIXTURE_ENTRIES_MAX: u64 = 1 << 17;
 /// the ranks of the largest training.
 pub const PRINCIPAL_SESSIONS_MAX: u64 = 25_000;
 
-/// Maximum number of ranks in all generations of one limited principal's jobs: a quarter of the
-/// total.
+/// Maximum ranks in all generations of one limited principal's jobs: a quarter of the total.
 pub const PRINCIPAL_RANKS_MAX: u64 = 500_000;
 
 /// Maximum number of principals whose processes continued ranks of a job that a worker registered.
@@ -99,8 +95,7 @@ pub const PARTS_TOTAL_MAX: u64 = 1_000_000;
 /// Maximum number of parts of a limited principal's datasets together.
 pub const PRINCIPAL_PARTS_MAX: u64 = 65_536;
 
-/// Maximum number of parts that one command claims: more would only wait in the worker, and be lost
-/// with it.
+/// Maximum parts that one command claims: more would only wait in the worker, and be lost with it.
 pub const SCANS_TAKEN_MAX: u32 = 256;
 
 /// Number of generations of a job that are kept besides the current one: for history, and to report
@@ -113,8 +108,7 @@ pub const RANKS_KEPT: u64 = 20_000;
 /// Maximum number of ranks in all generations: about 400 bytes each.
 pub const RANKS_TOTAL_MAX: u64 = 2_000_000;
 
-/// Number of runs of a job that are kept, so that a late rank of an earlier run does not open a new
-/// one.
+/// Runs of a job that are kept, so that a late rank of an earlier run does not open a new one.
 pub const RUNS_KEPT: usize = 1_000;
 
 /// Number of sealed epochs of a job that are kept, for history.
@@ -134,15 +128,13 @@ pub const GRACE_MS_MAX: u64 = 7 * 24 * 3_600_000;
 /// the lists of four epochs of a million groups.
 pub const PIECES_KEPT: u64 = 4_000_000;
 
-/// Maximum number of claims in one command: those that a leader collects while the previous command
-/// is written.
+/// Maximum claims in one command: those that are collected while the previous command is written.
 pub const CLAIMS_MAX: usize = 256;
 
 /// Maximum number of group sizes in one claim, so that a command stays small.
 pub const SIZES_TOLD_MAX: usize = 2_048;
 
-/// Maximum number of group ranges that one claim grants or returns; the worker sends another claim
-/// for more.
+/// Maximum group ranges that one claim grants or returns; the worker sends another claim for more.
 pub const PIECES_TOLD_MAX: usize = 4_096;
 
 /// Maximum number of revocations in one command.
@@ -151,8 +143,7 @@ pub const REVOKES_MAX: usize = 64;
 /// Maximum number of cordoned workers: the same as for sessions.
 pub const CORDONS_MAX: usize = 100_000;
 
-/// Highest generation number that a loader state may name, so that later generations can still be
-/// numbered.
+/// Highest generation number that a loader state may name, so that later ones can be numbered.
 pub const GENERATION_MAX: u64 = 1 << 62;
 
 pub const STEP_MAX: u64 = 1 << 62;
@@ -173,8 +164,7 @@ pub const EVENTS_KEPT: usize = 10_000;
 /// Maximum number of ranks that one event names.
 pub const EVENT_RANKS_MAX: usize = 64;
 
-/// Maximum length of a failure's message in an event, bytes; the full message is kept where it
-/// failed.
+/// Maximum length of a failure's message in an event, bytes; the whole is kept where it failed.
 pub(crate) const EVENT_TEXT_BYTES_MAX: usize = 400;
 
 /// Number of ended leases that are kept for each rank: a rank with more changes workers constantly,

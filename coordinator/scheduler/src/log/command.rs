@@ -25,8 +25,7 @@ pub use session::JoinSession;
 /// One change of the replicated state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Command {
-    /// Id chosen by the caller; a repeated id returns the first answer. Empty: the answer is not
-    /// kept.
+    /// Chosen by the caller; a repeated id returns the first answer. Empty: the answer is not kept.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub request_id: String,
     pub principal: String,
@@ -43,43 +42,37 @@ pub struct Command {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
+    /// A worker begins a session.
     JoinSession(JoinSession),
     /// A worker ends its session; its leases and scans are free at once.
-    LeaveSession {
-        session: SessionId,
-    },
-    /// Sessions were not renewed in time; proposed by the leader's timer.
-    ExpireSessions {
-        /// Ids of the sessions; those that have already ended are ignored.
-        sessions: Vec<SessionId>,
-    },
+    LeaveSession { session: SessionId },
+    /// Sessions were not renewed in time; proposed by the leader's timer. Ended ones are ignored.
+    ExpireSessions { sessions: Vec<SessionId> },
     /// A dataset is added; workers list and scan it before it is ready.
     AddDataset(AddDataset),
     /// A worker claims parts of datasets to list or scan; logs keep the name `take_scans`.
     #[serde(rename = "take_scans")]
-    ClaimScans {
-        session: SessionId,
-        most: u32,
-    },
+    ClaimScans { session: SessionId, most: u32 },
+    /// A worker found the files of a dataset.
     ReportListing(ReportListing),
+    /// A worker scanned a part of a dataset.
     ReportScan(ReportScan),
     /// A part of a dataset cannot be listed or scanned; the dataset has failed.
     FailScan(FailScan),
     /// Scans made no progress in time; proposed by the leader's timer. Other sessions get them.
-    ReleaseScans {
-        /// The scans; those that are no longer under this lease are ignored.
-        scans: Vec<LeasedScan>,
-    },
+    /// Those that are no longer under this lease are ignored.
+    ReleaseScans { scans: Vec<LeasedScan> },
     /// All parts were scanned and assembled; proposed by the leader, which has read them.
     FinishDataset(FinishDataset),
     /// The parts cannot be assembled; proposed by the leader.
     FailDataset(FailDataset),
+    /// A trainer registers its job.
     RegisterJob(RegisterJob),
     /// As `RegisterJob`, with a mixture: releases that know no mixtures stop at it.
     RegisterMixture(RegisterJob),
-    /// As `RegisterMixture`, of sources with record specs of their own: releases that know none stop
-    /// at it.
+    /// As `RegisterMixture`, of sources with own record specs: releases that know none stop at it.
     RegisterMixtureOfSpecs(RegisterJob),
+    /// A trainer starts its rank.
     StartRank(StartRank),
     /// A trainer has finished its rank, or is gone.
     EndRank {
@@ -87,60 +80,45 @@ pub enum Change {
         /// True if the trainer reported its final position: the worker's last report then covers
         /// everything that the trainer consumed.
         is_told: bool,
-        /// Error with which the rank ended; `None` if it ended without one, or the reason is
-        /// unknown.
+        /// Error with which the rank ended; `None` if it ended without one, or it is unknown.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         failure: Option<String>,
         /// First step that was not consumed; `None`: the last report has it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         position: Option<RankCursor>,
     },
-    /// First unconsumed steps, as reported by workers since the last such command.
-    Report {
-        /// Reports, at most one for each lease.
-        cursors: Vec<CursorReport>,
-    },
+    /// First unconsumed steps, reported since the last such command, at most one for each lease.
+    Report { cursors: Vec<CursorReport> },
+    /// A worker skipped corrupt records.
     ReportSkipped(ReportSkipped),
-    /// Ranks of dynamic jobs report their progress and claim more groups.
+    /// Ranks of dynamic jobs report their progress and claim more groups: 1 to
+    /// [`crate::CLAIMS_MAX`] claims, at most one for each rank.
     #[serde(rename = "take_groups")]
-    ClaimGroups {
-        /// Claims: 1 to [`crate::CLAIMS_MAX`], at most one for each rank.
-        takes: Vec<Claim>,
-    },
-    /// Ranks of a dynamic job are asked to give back work that they have not begun; proposed by the
-    /// leader.
+    ClaimGroups { takes: Vec<Claim> },
+    /// Ranks of a dynamic job are asked to give back work not begun; proposed by the leader.
     Revoke(Revoke),
     /// Epochs of a dynamic job waited only for samples in doubt; proposed by the leader.
     WaitForDoubt(WaitForDoubt),
-    /// An operator declares that a rank's trainer does not come back: the policy decides on its
-    /// samples in doubt.
-    DeclareGone {
-        job: String,
-        rank: u64,
-    },
-    CordonWorker {
-        worker: String,
-        state: Cordon,
-    },
+    /// An operator declares a rank's trainer gone: the policy decides on its samples in doubt.
+    DeclareGone { job: String, rank: u64 },
+    /// An operator cordons or drains a worker, or opens it again.
+    CordonWorker { worker: String, state: Cordon },
+    /// An operator pauses or cancels a job, or resumes it: `hold` is `None` then.
     HoldJob {
         name: String,
-        /// Kind of hold; `None`: the job is resumed.
         hold: Option<Hold>,
         #[serde(default, skip_serializing_if = "String::is_empty")]
         reason: String,
     },
     /// A dataset that no job refers to is removed.
-    RemoveDataset {
-        name: String,
-    },
+    RemoveDataset { name: String },
     /// A job of which no rank is served is removed.
-    RemoveJob {
-        name: String,
-    },
+    RemoveJob { name: String },
+    /// An admin creates an access token or a join token.
     CreateAccess(CreateAccess),
-    RevokeAccess {
-        id: String,
-    },
+    /// An admin revokes a token.
+    RevokeAccess { id: String },
+    /// A join token is exchanged for an access token.
     ExchangeAccess(ExchangeAccess),
 }
 

@@ -20,22 +20,14 @@ pub struct Event {
     pub what: EventKind,
 }
 
-/// Kinds of events. Grants to ranks of dynamic jobs are not included: there may be thousands per
-/// second.
+/// Kinds of events. Grants to ranks of dynamic jobs are missing: there may be thousands per second.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EventKind {
-    WorkerJoined {
-        worker: String,
-        session: SessionId,
-        host: String,
-        version: String,
-    },
-    WorkerEnded {
-        worker: String,
-        session: SessionId,
-        reason: EndReason,
-    },
+    /// A session of a worker began.
+    WorkerJoined { worker: String, session: SessionId, host: String, version: String },
+    /// A session of a worker ended.
+    WorkerEnded { worker: String, session: SessionId, reason: EndReason },
     /// Ranks lost their worker because its session ended.
     RanksUnserved {
         job: String,
@@ -47,43 +39,25 @@ pub enum EventKind {
         worker: String,
         reason: EndReason,
     },
-    WorkerCordoned {
-        worker: String,
-        state: Cordon,
-    },
-    DatasetAdded {
-        dataset: String,
-    },
-    DatasetListed {
-        dataset: String,
-        files: u64,
-        bytes: u64,
-    },
-    DatasetReady {
-        dataset: String,
-        shards: u64,
-        records: u64,
-    },
-    DatasetFailed {
-        dataset: String,
-        message: String,
-    },
-    DatasetRemoved {
-        dataset: String,
-    },
-    JobRegistered {
-        job: String,
-        /// Dataset that the job reads; empty if it has no name.
-        dataset: String,
-    },
-    JobRemoved {
-        job: String,
-    },
-    JobHeld {
-        job: String,
-        /// Kind of hold; `None`: the job was resumed.
-        hold: Option<Hold>,
-    },
+    /// An operator cordoned or drained a worker, or opened it again.
+    WorkerCordoned { worker: String, state: Cordon },
+    /// An attempt to scan a dataset began.
+    DatasetAdded { dataset: String },
+    /// The files of a dataset are known; their scan begins.
+    DatasetListed { dataset: String, files: u64, bytes: u64 },
+    /// All files of a dataset are scanned: jobs may read it.
+    DatasetReady { dataset: String, shards: u64, records: u64 },
+    /// The attempt to scan a dataset failed.
+    DatasetFailed { dataset: String, message: String },
+    /// An operator removed a dataset.
+    DatasetRemoved { dataset: String },
+    /// A job was registered for the first time. `dataset` is empty if it has no name.
+    JobRegistered { job: String, dataset: String },
+    /// An operator removed a job.
+    JobRemoved { job: String },
+    /// An operator paused or cancelled a job, or resumed it: `hold` is `None` then.
+    JobHeld { job: String, hold: Option<Hold> },
+    /// The first rank of a generation started.
     GenerationOpened {
         job: String,
         generation: u64,
@@ -92,33 +66,15 @@ pub enum EventKind {
         rank: u64,
         epoch: u64,
         step: u64,
-        /// Generation that its ranks move from, which stays valid; `None`: every earlier generation
-        /// ended.
+        /// Generation that its ranks move from, which stays valid; `None`: earlier ones ended.
         moved_from: Option<u64>,
     },
     /// The last rank of a generation joined.
-    GenerationComplete {
-        job: String,
-        generation: u64,
-        world_size: u64,
-    },
+    GenerationComplete { job: String, generation: u64, world_size: u64 },
     /// A rank is served again, or by another worker.
-    RankServed {
-        job: String,
-        generation: u64,
-        rank: u64,
-        worker: String,
-        epoch: u64,
-        step: u64,
-    },
+    RankServed { job: String, generation: u64, rank: u64, worker: String, epoch: u64, step: u64 },
     /// A trainer has finished its rank, or is gone.
-    RankEnded {
-        job: String,
-        generation: u64,
-        rank: u64,
-        epoch: u64,
-        step: u64,
-    },
+    RankEnded { job: String, generation: u64, rank: u64, epoch: u64, step: u64 },
     /// The policy decided on samples in doubt: their trainer did not come back.
     DoubtDecided {
         job: String,
@@ -130,25 +86,13 @@ pub enum EventKind {
         is_dropped: bool,
     },
     /// Every rank has left an epoch, or nothing of it is left to deliver.
-    EpochSealed {
-        job: String,
-        generation: u64,
-        epoch: u64,
-    },
-    AccessCreated {
-        token: String,
-        name: String,
-        role: AccessRole,
-    },
-    AccessRevoked {
-        token: String,
-        name: String,
-    },
+    EpochSealed { job: String, generation: u64, epoch: u64 },
+    /// An access token was created, also in exchange for a join token.
+    AccessCreated { token: String, name: String, role: AccessRole },
+    /// An admin revoked an access token.
+    AccessRevoked { token: String, name: String },
     /// Workers found corrupt records for the first time, and skip them.
-    RecordsSkipped {
-        job: String,
-        records: u64,
-    },
+    RecordsSkipped { job: String, records: u64 },
 }
 
 /// The last events, oldest first.
@@ -172,7 +116,6 @@ impl Events {
         self.kept.len()
     }
 
-    /// Adds an event of the current command.
     pub(crate) fn tell(&mut self, what: EventKind) {
         self.told.push(what);
     }

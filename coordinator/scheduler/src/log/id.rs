@@ -5,8 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Id of a worker's session: the log index of the command that began it.
 pub type SessionId = u64;
 
-/// Fencing token of the right to serve one rank or to scan one part of a dataset: the log index of
-/// the grant.
+/// Fencing token of the right to serve a rank or scan a part of a dataset: log index of the grant.
 pub type Fencing = u64;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -12,22 +12,15 @@ use crate::log::value::Cordon;
 pub enum Refusal {
     #[error("there is no {what} `{name}`")]
     NotFound { what: String, name: String },
+    /// The differences have the registered value on the left, the requested one on the right.
     #[error(
         "job `{name}` exists with another identity: {}; use another name, or the same values",
         describe(.differences)
     )]
-    OtherIdentity {
-        name: String,
-        /// Differences: the registered value on the left, the requested one on the right.
-        differences: Vec<Difference>,
-    },
+    OtherIdentity { name: String, differences: Vec<Difference> },
+    /// `field`: `patterns`, `compression`, `corrupt` or `content`.
     #[error("dataset `{name}` exists with other {field}: {known}; use another name")]
-    OtherDataset {
-        name: String,
-        /// Field that differs: `patterns`, `compression`, `corrupt` or `content`.
-        field: String,
-        known: String,
-    },
+    OtherDataset { name: String, field: String, known: String },
     #[error(
         "rank {rank} of job `{job}` starts at epoch {epoch} step {step}, but run `{run}` was \
          started by rank {by_rank} at epoch {by_epoch} step {by_step}; load the same state on every rank"
@@ -42,20 +35,13 @@ pub enum Refusal {
         by_epoch: u64,
         by_step: u64,
     },
+    /// `name`: `world_size`, `limit`, `in_doubt`, `in_doubt_grace`, `lanes`, `global batch` or
+    /// `segments`; boxed to keep refusals small.
     #[error(
         "rank {rank} of job `{job}` has {name}={value}, but run `{run}` was started with \
          {name}={known}; start every rank with the same value"
     )]
-    Disagree {
-        job: String,
-        run: String,
-        rank: u64,
-        /// Name of the number: `world_size`, `limit`, `in_doubt`, `in_doubt_grace`, `lanes`,
-        /// `global batch` or `segments`. Boxed to keep refusals small.
-        name: Box<str>,
-        value: String,
-        known: String,
-    },
+    Disagree { job: String, run: String, rank: u64, name: Box<str>, value: String, known: String },
     #[error(
         "generation {generation} of job `{job}` ended: rank {by_rank} started again at epoch \
          {by_epoch} step {by_step} as generation {by}; restart this rank from the same state"
@@ -69,27 +55,15 @@ pub enum Refusal {
     )]
     Forgotten { job: String, epoch: u64, step: u64, reason: Box<str> },
     #[error("worker `{worker}` is {state}: it gets nothing new; use another worker, or none")]
-    Cordoned {
-        worker: String,
-        /// Cordon state: `cordoned` or `draining`.
-        state: Cordon,
-    },
+    Cordoned { worker: String, state: Cordon },
+    /// The reason follows a colon; it may be empty.
     #[error(
         "job `{job}` was cancelled by {by}{reason}; it starts again after `shardfeed job resume {job}`"
     )]
-    Cancelled {
-        job: String,
-        by: String,
-        /// Reason, after a colon; may be empty.
-        reason: String,
-    },
+    Cancelled { job: String, by: String, reason: String },
+    /// `what`: `session`, `lease` or `scan`.
     #[error("{what} {fencing} is no longer valid: {reason}")]
-    Fenced {
-        /// Kind of lease: `session`, `lease` or `scan`.
-        what: String,
-        fencing: Fencing,
-        reason: String,
-    },
+    Fenced { what: String, fencing: Fencing, reason: String },
     #[error("{0}")]
     Denied(String),
     #[error("{0}")]

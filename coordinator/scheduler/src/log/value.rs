@@ -24,18 +24,6 @@ impl AccessRole {
         [Self::Viewer, Self::Operator, Self::Admin, Self::Worker, Self::Trainer];
 }
 
-impl fmt::Display for AccessRole {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Viewer => "viewer",
-            Self::Operator => "operator",
-            Self::Admin => "admin",
-            Self::Worker => "worker",
-            Self::Trainer => "trainer",
-        })
-    }
-}
-
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cordon {
@@ -48,16 +36,6 @@ pub enum Cordon {
     Draining,
 }
 
-impl fmt::Display for Cordon {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Open => "open",
-            Self::Cordoned => "cordoned",
-            Self::Draining => "draining",
-        })
-    }
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Hold {
@@ -65,15 +43,6 @@ pub enum Hold {
     Paused,
     /// The ranks have ended, and none may start.
     Cancelled,
-}
-
-impl fmt::Display for Hold {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Paused => "paused",
-            Self::Cancelled => "cancelled",
-        })
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -93,19 +62,22 @@ pub enum InDoubt {
     /// Other ranks get them: none is lost, and those that the trainer consumed are delivered twice.
     #[default]
     Redeliver,
-    /// No rank gets them: none is delivered twice, and those that the trainer did not consume are
-    /// lost.
+    /// No rank gets them: none is delivered twice, and those not consumed are lost.
     Drop,
 }
 
-impl fmt::Display for InDoubt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Redeliver => "redeliver",
-            Self::Drop => "drop",
-        })
-    }
+/// Displays values by the words that stored data has for them.
+macro_rules! displayed {
+    ($($value:ty),*) => {$(
+        impl fmt::Display for $value {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.serialize(f)
+            }
+        }
+    )*};
 }
+
+displayed!(AccessRole, Cordon, Hold, InDoubt);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DoubtPolicy {

@@ -87,8 +87,7 @@ pub struct Failure {
     /// Offset in the uncompressed file, bytes.
     pub offset: Option<u64>,
     pub ordinal: Option<u64>,
-    /// Worker that reported the error, and its principal if that differs; empty: the coordinator
-    /// found it.
+    /// Worker that reported the error, and its principal if that differs; empty: a coordinator.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reported_by: String,
 }

@@ -15,11 +15,9 @@ pub struct Claim {
     pub started: u64,
     /// Number of group ranges of the list that the worker has after this release.
     pub known: u64,
-    /// Number of samples that the worker wants to have without having begun them; 0: it claims
-    /// none.
+    /// Number of samples that the worker wants to have without having begun them; 0: none.
     pub wants: u64,
-    /// Number of samples beyond the consumed ones that should lie before the horizon; at least a
-    /// batch always does.
+    /// Samples beyond the consumed ones that should lie before the horizon; at least a batch does.
     pub ahead: u64,
     /// Position from which on the worker gives back the list; not below `started`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -36,11 +34,9 @@ pub struct Claim {
 pub struct PoolFacts {
     pub groups: u64,
     pub samples: u64,
-    /// Group of the first size in `next`: the first group that was never granted, as the leader saw
-    /// it.
+    /// Group of the first size in `next`: the first group never granted, as the leader saw it.
     pub at: u64,
-    /// Number of samples of that group and the following ones, at most [`crate::SIZES_TOLD_MAX`]
-    /// groups.
+    /// Samples of that group and the following ones, at most [`crate::SIZES_TOLD_MAX`] groups.
     pub next: Vec<u64>,
 }
 

@@ -12,8 +12,7 @@ use crate::log::value::DoubtPolicy;
 pub struct RegisterJob {
     pub name: String,
     pub identity: JobIdentity,
-    /// Dataset with the same content; empty with a mixture, and in one process, where it has no
-    /// name.
+    /// Dataset with the same content; empty with a mixture, and in one process, as it has no name.
     pub dataset: String,
     /// Mixture of datasets that the job reads instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -75,8 +74,7 @@ impl StartRank {
         }
     }
 
-    /// True if the steps that were left out are before the position of a start; no other intent has
-    /// such steps.
+    /// True if the steps left out are before the position of a start; no other intent has any.
     pub(crate) fn left_out_fits(&self) -> bool {
         let Intent::Start { segments, .. } = &self.intent else { return false };
         let step =

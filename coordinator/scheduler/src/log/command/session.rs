@@ -4,8 +4,7 @@ use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinSession {
-    /// Name of the worker; a later session of the same name and another incarnation ends the
-    /// earlier one.
+    /// Name of the worker; a session of the same name and another incarnation ends the earlier one.
     pub worker: String,
     pub host: String,
     /// Id of one start of the worker's process.
