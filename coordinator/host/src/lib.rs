@@ -34,7 +34,6 @@ pub trait Host: Debug + Send + Sync + 'static {
     /// Reads the wall clock, Unix ms. For display and for commands, never for leases.
     fn wall_ms(&self) -> u64;
 
-    /// Returns 64 random bits.
     fn random(&self) -> u64;
 
     /// Returns the time that the machine was suspended since its start; [`Host::now`] excludes it.

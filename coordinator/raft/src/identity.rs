@@ -39,13 +39,11 @@ pub fn identity(disk: &dyn Disk) -> Result<Option<Identity>, OpenError> {
 
 /// Creates a new cluster of this node alone, from a state exported from another cluster.
 ///
-/// Its log continues after `applied`, so that indexes do not repeat. Blocks; open the node
-/// afterwards.
+/// Its log continues after `applied`, so that indexes do not repeat. Blocks; open the node then.
 /// - `disk`: a pristine directory. `applied`, `state`: from [`Node::export`](crate::Node::export).
 ///   `options`: the new cluster's name, this node's number and address.
 /// - Returns the new cluster's id.
-/// # Errors  [`OpenError`]; a directory that is not pristine is rejected. After any error, empty
-/// it.
+/// # Errors  [`OpenError`]; a directory that is not pristine is rejected. After an error, empty it.
 pub fn restore(
     host: &dyn Host,
     disk: &Arc<dyn Disk>,

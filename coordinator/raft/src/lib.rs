@@ -3,8 +3,7 @@
 //! A [`Node`] keeps a log of commands, which are opaque bytes to it, and applies them to one
 //! [`Machine`]: in log order, each index once. `propose` returns when the command is on disk on a
 //! majority and applied here. A node that cannot write stops permanently and reports the error;
-//! everything it acknowledged before survives a restart, even if a minority of the other nodes
-//! fails.
+//! everything it acknowledged survives a restart, even if a minority of the other nodes fails.
 //!
 //! A cluster starts with one node ([`Start::Alone`]) or with several at once ([`Start::Found`]),
 //! and grows by `add_member`. Nodes communicate through [`Peers`], which carries bytes: messages

@@ -4,9 +4,8 @@ use std::any::Any;
 
 use sha2::{Digest, Sha256};
 
-/// Deterministic state machine: its state depends only on the commands applied.
-/// The node owns it, applies each index once and in order, and replays the log into it after a
-/// restart.
+/// Deterministic state machine: its state depends only on the commands applied. The node owns it,
+/// applies each index once and in order, and replays the log after a restart.
 pub trait Machine: Send + Sync + 'static {
     /// Answer to a command's proposer, which never leaves the process.
     type Answer: Send + Sync + 'static;
@@ -17,9 +16,8 @@ pub trait Machine: Send + Sync + 'static {
     /// - Returns the answer for the proposer, rejections included.
     ///
     /// Must not panic: every replica and every replay would also panic.
-    /// # Errors  [`MachineError`] if this machine does not know the command, such as one of a
-    /// later release. The node stops before it: skipping it would make this replica
-    /// diverge.
+    /// # Errors  [`MachineError`] if this machine does not know the command, such as one of a later
+    /// release. The node stops before it: skipping it would make this replica diverge.
     fn apply(&mut self, index: u64, command: &[u8]) -> Result<Self::Answer, MachineError>;
 
     /// Encodes the whole state, in the machine's own versioned encoding.
@@ -32,13 +30,11 @@ pub trait Machine: Send + Sync + 'static {
     }
 
     /// Replaces the state with one that `snapshot` encoded, on this or another node.
-    /// # Errors  [`MachineError`] if the machine cannot read the bytes as a state; the node then
-    /// refuses to open.
+    /// # Errors  [`MachineError`] if the bytes are no state; the node then refuses to open.
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), MachineError>;
 }
 
-/// A machine whose answers have any type, so that consensus is compiled once and not for each
-/// machine.
+/// A machine whose answers have any type, so that consensus is compiled only once.
 pub(crate) trait AnyMachine: Send + Sync + 'static {
     fn apply(&mut self, index: u64, command: &[u8]) -> Result<AnyAnswer, MachineError>;
     fn snapshot(&self) -> Vec<u8>;

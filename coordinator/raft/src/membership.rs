@@ -66,8 +66,7 @@ impl<M: Machine> Node<M> {
         membership.nodes().map(member).collect()
     }
 
-    /// Adds a node: it learns until it has nearly caught up, then votes. Only the leader can add
-    /// it.
+    /// Adds a node: it learns until it has nearly caught up, then votes. Only the leader can.
     ///
     /// The node must be reachable and pristine, started with `Start::Join`. Repeating the call
     /// after an error continues where that one stopped; for a voter it does nothing.
@@ -249,7 +248,6 @@ impl<M: Machine> Node<M> {
         Ok(())
     }
 
-    /// Records a member's new address.
     pub(crate) async fn move_member(&self, node: u64, address: String) -> Result<(), ChangeError> {
         self.lead()?;
         let Some(listed) = self.inner.links.peer(node) else {

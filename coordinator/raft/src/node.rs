@@ -45,9 +45,8 @@ pub struct Footing {
     pub peers: Arc<dyn Peers>,
 }
 
-/// One member of the cluster. A handle: its clones share the node.
-/// Ensures: a command that `propose` answered survives any crash, and every replica applies it at
-/// that index.
+/// One member of the cluster. A handle: its clones share the node. Ensures: a command that
+/// `propose` answered survives any crash; every replica applies it there.
 pub struct Node<M: Machine> {
     pub(crate) inner: Arc<NodeInner<M>>,
 }
@@ -95,7 +94,6 @@ impl<M: Machine> Node<M> {
     /// single voter leads and has replayed its whole log; any other node participates from now on,
     /// and its messages must reach [`Node::handle`].
     /// - `machine`: in its initial state; snapshot and log are replayed into it.
-    /// # Errors  [`OpenError`], with the cause, the path and the remedy.
     pub async fn open(
         footing: Footing,
         options: NodeOptions,
@@ -168,8 +166,7 @@ impl<M: Machine> Node<M> {
         (applied.unwrap_or(0), state)
     }
 
-    /// Waits until this node has proved that it leads and has applied all that any leader
-    /// acknowledged before this call.
+    /// Waits until this node proved that it leads and applied all that was acknowledged before.
     /// # Errors  As [`Node::propose`]; nothing was appended.
     pub async fn linearize(&self) -> Result<(), ProposeError> {
         self.refuse_if_stopped()?;
@@ -189,8 +186,7 @@ impl<M: Machine> Node<M> {
     /// Returns the time since the newest message was sent that a majority has answered.
     ///
     /// No other leader is elected before this time exceeds the longest election timeout. `None` if
-    /// the node does not lead, has no answer yet, or hands over: its successor waits for no
-    /// timeout.
+    /// the node does not lead, has no answer yet, or hands over: its successor awaits no timeout.
     pub fn heard_majority(&self) -> Option<Duration> {
         let metrics = self.inner.raft.metrics();
         let (acked, term) = {
@@ -246,8 +242,7 @@ impl<M: Machine> Node<M> {
                 if let Some(index) = found.filter(|_| found >= wanted) {
                     return Ok(index);
                 }
-                // A snapshot in progress may end before `wanted`: another one is requested after
-                // it.
+                // A snapshot in progress may end before `wanted`: another is requested after it.
                 self.inner.raft.trigger().snapshot().await.map_err(|e| self.stopped(&e))?;
                 metrics.changed().await.map_err(|_| self.stopped(&Fatal::Stopped))?;
             }

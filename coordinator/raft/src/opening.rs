@@ -27,8 +27,7 @@ use crate::storage::directory::{self, LogOwner, Recovered};
 use crate::storage::log::LogStore;
 use crate::tending;
 
-/// Timeout for a single member to elect itself: this takes two disk writes; a slower disk is
-/// broken.
+/// Timeout for a single member to elect itself: it takes two disk writes; a slower disk is broken.
 const LEADERSHIP_WAIT: Duration = Duration::from_secs(30);
 /// Maximum pause before an unreachable peer is retried, in longest election timeouts; the pauses
 /// double up to it. A leader whose messages arrive but that receives no answers must fall silent
@@ -56,8 +55,8 @@ pub(crate) async fn open<M: Machine>(
         blocking(host.as_ref(), recovery).await.map_err(start_error)??;
     let header = recovered.header.clone();
     let me = Speaker { node: options.node_id, incarnation: header.incarnation };
-    let links = Arc::new(Links::new(me, recovered.cluster, host.clone(), peers));
-    let node = start(NodeParts { host, links, options, machine }, recovered).await?;
+    let links = Arc::new(Links::new(me, recovered.cluster, host, peers));
+    let node = start(links, options, machine, recovered).await?;
     if let Err(error) = take_office(&node, &header).await {
         node.shutdown().await;
         return Err(error);
@@ -65,18 +64,13 @@ pub(crate) async fn open<M: Machine>(
     Ok(node)
 }
 
-struct NodeParts<M> {
-    host: Arc<dyn shardfeed_host::Host>,
+async fn start<M: Machine>(
     links: Arc<Links>,
     options: NodeOptions,
     machine: M,
-}
-
-async fn start<M: Machine>(
-    parts: NodeParts<M>,
     recovered: Recovered,
 ) -> Result<Node<M>, OpenError> {
-    let NodeParts { host, links, options, machine } = parts;
+    let host = links.host.clone();
     let Recovered { lock, cluster, header, log, snapshots, restored } = recovered;
     let failure = StopReason::default();
     let machine = Arc::new(Shared::new(machine, restored.as_ref(), failure.clone()));
@@ -169,8 +163,7 @@ fn config(options: &NodeOptions) -> Result<Config, OpenError> {
         election_timeout_min: options.election_min_ms,
         election_timeout_max: options.election_max_ms,
         enable_pre_vote: Some(true),
-        // The committed mark on disk lags: a leader must win a term, and commit in it, to learn
-        // more.
+        // The committed mark on disk lags: a leader must win a term and commit in it to learn more.
         enable_leader_restore: Some(false),
         snapshot_policy: SnapshotPolicy::LogsSinceLast(options.snapshot_every),
         // `compact` purges the log, and knows which snapshots exist.

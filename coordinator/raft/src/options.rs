@@ -13,9 +13,8 @@ pub struct NodeOptions {
     pub node_id: u64,
     /// Initial role of `dir` if it is pristine. Default [`Start::Alone`].
     pub start: Start,
-    /// Address at which other nodes reach this one, as [`Peers`](crate::Peers) interprets it. If a
-    /// member returns with another address, the others use the new one. Default empty: a cluster of
-    /// one needs none.
+    /// Address at which other nodes reach this one, as [`Peers`](crate::Peers) interprets it. The
+    /// others use a member's new address. Default empty: a cluster of one needs none.
     pub address: String,
     /// Interval between heartbeats of a leader, milliseconds. Default 100.
     pub heartbeat_ms: u64,

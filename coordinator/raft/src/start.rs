@@ -1,5 +1,4 @@
-//! Initial role of a pristine directory. A directory with data keeps its role and ignores
-//! this option.
+//! Initial role of a pristine directory. One with data keeps its role and ignores this option.
 
 use std::collections::BTreeMap;
 
@@ -14,12 +13,9 @@ pub enum Start {
     #[default]
     Alone,
     /// One of several nodes that found a cluster together, once each has reported that it is
-    /// pristine. All are started with the same members and the same cluster name, from which the
-    /// cluster's id is derived.
-    Found {
-        /// Number and address of every founder, this node included.
-        members: BTreeMap<u64, String>,
-    },
+    /// pristine. All are started with the same members (number and address of every founder, this
+    /// node included) and the same cluster name, from which the cluster's id is derived.
+    Found { members: BTreeMap<u64, String> },
     /// A node that waits to be added to an existing cluster, by `add_member` there.
     Join { cluster: Uuid },
 }
@@ -53,9 +49,8 @@ impl Start {
     }
 }
 
-/// The founders need an id to address messages with before they can agree on one, so it is a hash
-/// of their common options. The incarnations of their nodes distinguish two foundings with the same
-/// options.
+/// The founders need an id for messages before they can agree on one, so it is a hash of their
+/// common options. The incarnations of their nodes distinguish two foundings with the same options.
 fn founded_cluster(cluster_name: &str, members: &BTreeMap<u64, String>) -> Uuid {
     let mut hash = Sha256::new();
     let mut put = |bytes: &[u8]| {

@@ -204,8 +204,7 @@ impl Tend {
         }
         let message = Message::Moved { address: self.address.clone() };
         for peer in self.links.others() {
-            // Only the leader can apply it, and this node may not know the leader: the others
-            // refuse.
+            // Only the leader can apply it, and this node may not know the leader: others refuse.
             if let Ok((_, PeerAnswer::Done)) = self.links.call(&peer, &message, ASK_WAIT).await {
                 return;
             }

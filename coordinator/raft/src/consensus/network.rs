@@ -113,8 +113,7 @@ impl Client {
             offset: 0,
             bytes: Vec::new(),
         };
-        // Each answer contains the number of bytes that the peer holds. The first part is empty: a
-        // query.
+        // An answer has the number of bytes that the peer holds. The first part is empty: a query.
         let mut length = 0;
         loop {
             let offset = part.offset as usize;

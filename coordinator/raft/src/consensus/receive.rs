@@ -14,7 +14,7 @@ use super::convert;
 use super::machine_adapter::Shared;
 use super::types::{Raft, RaftSnapshot, TypeConfig};
 use crate::machine::AnyMachine;
-use crate::network::incoming::{Incoming, Taken};
+use crate::network::incoming::Incoming;
 use crate::network::links::{Links, frame_text, lost_directory};
 use crate::network::message::{Ballot, Envelope, Message, PeerAnswer, SnapshotPart, Speaker};
 use crate::network::peers::PeerError;
@@ -26,13 +26,6 @@ pub(crate) struct Receiver {
     machine: Arc<Shared<dyn AnyMachine>>,
     links: Arc<Links>,
     incoming: Mutex<Incoming>,
-}
-
-struct Appended {
-    vote: Vote,
-    previous: Option<Position>,
-    committed: Option<Position>,
-    records: Vec<Record>,
 }
 
 impl Receiver {
@@ -91,7 +84,7 @@ impl Receiver {
     ) -> Result<PeerAnswer, RaftError<TypeConfig>> {
         match message {
             Message::Append { vote, previous, committed, records } => {
-                self.append(Appended { vote, previous, committed, records }).await
+                self.append(vote, (previous, committed), records).await
             }
             Message::Vote(ballot) => self.vote(ballot, false).await,
             Message::PreVote(ballot) => self.vote(ballot, true).await,
@@ -113,8 +106,12 @@ impl Receiver {
         }
     }
 
-    async fn append(&self, appended: Appended) -> Result<PeerAnswer, RaftError<TypeConfig>> {
-        let Appended { vote, previous, committed, records } = appended;
+    async fn append(
+        &self,
+        vote: Vote,
+        (previous, committed): (Option<Position>, Option<Position>),
+        records: Vec<Record>,
+    ) -> Result<PeerAnswer, RaftError<TypeConfig>> {
         let entries: Result<Vec<_>, _> = records.into_iter().map(convert::entry).collect();
         let entries = match entries {
             Ok(entries) => entries,
@@ -168,14 +165,12 @@ impl Receiver {
         if part.meta.last <= applied.as_ref().map(convert::position) {
             return Ok(PeerAnswer::Installed { vote: known });
         }
-        // The lock is held while the snapshot is installed: a repeated last part waits, then starts
-        // over.
+        // The lock is held during the installation: a repeated last part waits, then starts over.
         let mut incoming = self.incoming.lock().await;
         let vote = convert::raft_vote(part.vote);
         let snapshot = match incoming.take(part) {
-            Taken::Held(bytes) => return Ok(PeerAnswer::Held { bytes }),
-            Taken::Bad(reason) => return Ok(PeerAnswer::Failed { reason }),
-            Taken::All(all) => all,
+            Ok(all) => all,
+            Err(answer) => return Ok(answer),
         };
         let verified = blocking(self.links.host.as_ref(), move || snapshot.verify()).await;
         let snapshot = match verified.map_err(|error| error.to_string()).flatten() {

@@ -17,8 +17,7 @@ thread_local! {
 
 /// Derives all random draws of this thread's nodes, which are their election timeouts, from `seed`.
 ///
-/// For simulations, which run everything in one thread; other threads still use the system's
-/// randomness.
+/// For simulations, which run in one thread; other threads still use the system's randomness.
 pub fn seed_randomness(seed: u64) {
     SEED.set(Some(seed));
 }

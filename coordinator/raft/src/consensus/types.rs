@@ -40,8 +40,7 @@ pub(crate) struct MemberAddress {
     pub(crate) incarnation: Option<Uuid>,
 }
 
-/// Command; cloning it copies a pointer. openraft requires the serde traits; the disk holds a
-/// `Record`.
+/// Command; cloning it copies a pointer. openraft requires serde; the disk holds a `Record`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Vec<u8>", into = "Vec<u8>")]
 pub(crate) struct RaftCommand(pub(crate) Arc<[u8]>);

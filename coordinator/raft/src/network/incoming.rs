@@ -1,7 +1,6 @@
-//! Incoming snapshot: its parts stay in memory, and nothing is on disk before the whole is
-//! verified.
+//! Incoming snapshot: its parts stay in memory, and nothing is on disk before all is verified.
 
-use crate::network::message::SnapshotPart;
+use crate::network::message::{PeerAnswer, SnapshotPart};
 use crate::storage::record::Vote;
 use crate::storage::snapshot::{Snapshot, SnapshotMeta, hash_text};
 
@@ -23,16 +22,7 @@ struct Transfer {
     bytes: Vec<u8>,
 }
 
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Taken {
-    /// Number of bytes received so far.
-    Held(u64),
-    /// All bytes are received, but not verified, because verification is slow.
-    All(Unverified),
-    Bad(String),
-}
-
-/// All bytes of a state, not yet verified.
+/// All bytes of a state, not verified, because verification is slow.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Unverified {
     snapshot: Snapshot,
@@ -52,11 +42,13 @@ impl Unverified {
 
 impl Incoming {
     /// Accepts a part. A part of another snapshot or another leader starts a new transfer. A part
-    /// that does not follow the received bytes changes nothing, and the result says where to
-    /// continue.
-    pub(crate) fn take(&mut self, part: SnapshotPart) -> Taken {
+    /// that does not follow the received bytes changes nothing.
+    ///
+    /// # Errors  `Held` with the place to continue, until all bytes are received; `Failed`.
+    pub(crate) fn take(&mut self, part: SnapshotPart) -> Result<Unverified, PeerAnswer> {
+        let failed = |reason| Err(PeerAnswer::Failed { reason });
         if part.total > STATE_BYTES_MAX {
-            return Taken::Bad(format!("a state of {} bytes is too large", part.total));
+            return failed(format!("a state of {} bytes is too large", part.total));
         }
         let same = self.current.as_ref().is_some_and(|transfer| {
             transfer.vote == part.vote
@@ -77,18 +69,18 @@ impl Incoming {
         let held = transfer.bytes.len() as u64;
         if part.offset == held {
             if held + part.bytes.len() as u64 > part.total {
-                return Taken::Bad("more bytes than it was said to have".to_owned());
+                return failed("more bytes than it was said to have".to_owned());
             }
             transfer.bytes.extend_from_slice(&part.bytes);
         }
         let held = transfer.bytes.len() as u64;
         // An empty part is only a query, unless the state is empty.
         if held < part.total || (part.bytes.is_empty() && part.total > 0) {
-            return Taken::Held(held);
+            return Err(PeerAnswer::Held { bytes: held });
         }
         let transfer = self.current.take().expect("it was there a line before");
         let snapshot = Snapshot { meta: transfer.meta, state: transfer.bytes };
-        Taken::All(Unverified { snapshot, hash: transfer.hash })
+        Ok(Unverified { snapshot, hash: transfer.hash })
     }
 
     /// Discards a transfer from a leader whose term is over.
@@ -116,11 +108,16 @@ mod tests {
         }
     }
 
-    fn verified(taken: Taken) -> Result<Snapshot, String> {
-        match taken {
-            Taken::All(all) => all.verify(),
-            other => Err(format!("{other:?}")),
-        }
+    fn verified(taken: Result<Unverified, PeerAnswer>) -> Result<Snapshot, String> {
+        taken.map_err(|answer| format!("{answer:?}"))?.verify()
+    }
+
+    fn held(bytes: u64) -> Result<Unverified, PeerAnswer> {
+        Err(PeerAnswer::Held { bytes })
+    }
+
+    fn failed(reason: &str) -> Result<Unverified, PeerAnswer> {
+        Err(PeerAnswer::Failed { reason: reason.to_owned() })
     }
 
     fn whole() -> Result<Snapshot, String> {
@@ -130,12 +127,12 @@ mod tests {
     #[test]
     fn parts_make_a_whole_in_order_and_repeats_change_nothing() {
         let mut incoming = Incoming::default();
-        assert_eq!(incoming.take(part(1, 0, 0)), Taken::Held(0));
-        assert_eq!(incoming.take(part(1, 0, 5)), Taken::Held(5));
-        assert_eq!(incoming.take(part(1, 0, 5)), Taken::Held(5));
-        assert_eq!(incoming.take(part(1, 9, 3)), Taken::Held(5));
+        assert_eq!(incoming.take(part(1, 0, 0)), held(0));
+        assert_eq!(incoming.take(part(1, 0, 5)), held(5));
+        assert_eq!(incoming.take(part(1, 0, 5)), held(5));
+        assert_eq!(incoming.take(part(1, 9, 3)), held(5));
         // A sender that lost its position asks for it.
-        assert_eq!(incoming.take(part(1, 0, 0)), Taken::Held(5));
+        assert_eq!(incoming.take(part(1, 0, 0)), held(5));
         assert_eq!(verified(incoming.take(part(1, 5, STATE.len() - 5))), whole());
         assert_eq!(verified(incoming.take(part(1, 0, STATE.len()))), whole());
     }
@@ -143,11 +140,11 @@ mod tests {
     #[test]
     fn another_leader_begins_anew() {
         let mut incoming = Incoming::default();
-        assert_eq!(incoming.take(part(1, 0, 5)), Taken::Held(5));
-        assert_eq!(incoming.take(part(2, 0, 0)), Taken::Held(0));
-        assert_eq!(incoming.take(part(2, 0, 7)), Taken::Held(7));
+        assert_eq!(incoming.take(part(1, 0, 5)), held(5));
+        assert_eq!(incoming.take(part(2, 0, 0)), held(0));
+        assert_eq!(incoming.take(part(2, 0, 7)), held(7));
         incoming.forget_older_than(Vote { term: 3, node: 1, committed: true });
-        assert_eq!(incoming.take(part(2, 0, 0)), Taken::Held(0));
+        assert_eq!(incoming.take(part(2, 0, 0)), held(0));
     }
 
     #[test]
@@ -160,11 +157,11 @@ mod tests {
         assert_eq!(verified(incoming.take(bad)), Err(says));
         let mut long = part(1, 0, STATE.len());
         long.bytes.push(0);
-        let says = "more bytes than it was said to have".to_owned();
-        assert_eq!(incoming.take(long), Taken::Bad(says));
+        let says = "more bytes than it was said to have";
+        assert_eq!(incoming.take(long), failed(says));
         let huge = SnapshotPart { total: u64::MAX, ..part(1, 0, 0) };
-        let says = "a state of 18446744073709551615 bytes is too large".to_owned();
-        assert_eq!(incoming.take(huge), Taken::Bad(says));
+        let says = "a state of 18446744073709551615 bytes is too large";
+        assert_eq!(incoming.take(huge), failed(says));
         assert_eq!(verified(incoming.take(part(1, 0, STATE.len()))), whole());
     }
 

@@ -179,7 +179,6 @@ impl Links {
         }
     }
 
-    /// Logs that this node refused a message.
     pub(crate) fn tell_refused(&self, from: u64, reason: &str) {
         let now = self.host.now();
         let mut state = self.state();

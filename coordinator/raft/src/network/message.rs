@@ -38,26 +38,20 @@ pub(crate) enum Message {
         #[serde(skip)]
         records: Vec<Record>,
     },
+    /// Request for a vote.
     Vote(Ballot),
     /// Query of a node whether it would get a vote.
     PreVote(Ballot),
+    /// Part of a leader's snapshot.
     Part(SnapshotPart),
     /// A leader names its successor.
-    Transfer {
-        vote: Vote,
-        to: u64,
-        last: Option<Position>,
-    },
+    Transfer { vote: Vote, to: u64, last: Option<Position> },
     /// Query for a peer's incarnation and whether it is pristine; also checks that it is reachable.
     Hello,
     /// New address of a member.
-    Moved {
-        address: String,
-    },
+    Moved { address: String },
     /// Request of a leader that has stepped down to its successor to remove it.
-    Remove {
-        node: u64,
-    },
+    Remove { node: u64 },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,6 +1,5 @@
 //! The single owner of the log store: a thread that collects changes, writes them as one
-//! transaction and answers when they are durable. While one transaction is synced, the next one is
-//! collected.
+//! transaction and answers when they are durable. While one is synced, the next is collected.
 //!
 //! On a host without threads each request is served by its caller: the same writes in the same
 //! order, one transaction each.
@@ -226,16 +225,14 @@ impl Owner {
         if self.failure.message().is_none() {
             self.write(Vec::new(), Vec::new());
         }
-        // Both are released before the caller is notified, so that the directory can be reopened at
-        // once.
+        // Both are released before the caller is notified: the directory can be reopened at once.
         drop(self);
         if let Some(done) = stop {
             let _ = done.send(());
         }
     }
 
-    /// Writes the batch's changes as one, then serves its reads, which may include entries just
-    /// written.
+    /// Writes the batch's changes as one, then serves its reads, even of entries just written.
     fn handle(&mut self, batch: Vec<Request>) -> Option<oneshot::Sender<()>> {
         let (mut changes, mut waiting, mut stop) = (Vec::new(), Vec::new(), None);
         let (mut reads, mut states) = (Vec::new(), Vec::new());
@@ -283,8 +280,7 @@ impl Owner {
             }
             Err(error) => {
                 // It is unknown which bytes reached the disk, and a repeated sync proves nothing
-                // after one has failed: nothing is written again before a restart has read the
-                // disk.
+                // after one has failed: nothing is written before a restart has read the disk.
                 let error = io::Error::from(error);
                 self.failure.note(format!("the log could not be written: {error}"));
                 let again = || io::Error::new(error.kind(), error.to_string());

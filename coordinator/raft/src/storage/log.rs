@@ -32,8 +32,7 @@ pub(crate) enum LogChange {
     Append(Vec<Record>),
     /// Removes the entries after this index; all of them, if `None`.
     TruncateAfter(Option<u64>),
-    /// Removes the entries up to and including this one. It may lie after `last`, if a snapshot
-    /// replaced the log.
+    /// Removes the entries up to and including this one. It may lie beyond `last` after a snapshot.
     Purge(Position),
     Vote(Vote),
     /// Records the last committed entry. A hint that saves replay, not a promise.
@@ -62,7 +61,6 @@ impl LogState {
     }
 }
 
-/// Error of writing or reading the log.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LogError {
     /// A bug in this crate, rejected before it reaches the disk.

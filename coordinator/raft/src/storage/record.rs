@@ -8,8 +8,7 @@ use uuid::Uuid;
 
 use crate::storage::framing::{self, FrameError, FrameKind};
 
-/// Position of an entry: the term and the leader that appended it, and its index. Ordered like
-/// the log.
+/// Position of an entry: the term and leader that appended it, and its index. Ordered like the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Position {
     pub(crate) term: u64,

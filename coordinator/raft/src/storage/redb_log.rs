@@ -70,8 +70,7 @@ impl RedbLog {
         })
     }
 
-    /// Opens a log that `create` made. Checks every page and every entry, so that later reads
-    /// return the written data.
+    /// Opens a log that `create` made. Checks every page and entry: reads return what was written.
     /// - `header`: decodes the header; returns the log's cluster and any result of the caller.
     pub(crate) fn open<H>(
         file: Box<dyn DiskFile>,

@@ -1,5 +1,4 @@
-//! Snapshots: immutable files, each our header and the machine's whole state. The last two are
-//! kept.
+//! Snapshots: immutable files, each a header and the machine's whole state. The last two are kept.
 //!
 //! A file is written under another name, synced, renamed, and its directory synced: a truncated
 //! file never has a snapshot's name. Its header is framed and has the state's length and SHA-256.
@@ -76,8 +75,7 @@ pub(crate) struct Snapshot {
 }
 
 impl SnapshotStore {
-    /// Opens the store, and returns the newest good snapshot. Damaged ones are set aside under
-    /// another name.
+    /// Opens the store, and returns the newest good snapshot. Damaged ones are renamed.
     /// # Errors  A snapshot of another cluster or of a newer release is rejected, not skipped.
     pub(crate) fn open(
         disk: Arc<dyn Disk>,
