@@ -1,5 +1,4 @@
-//! Contents of chunks: a part of a dataset's listing, and the scan results of a part. JSON with a
-//! version.
+//! Contents of chunks: a part of a dataset's listing, and a part's scan results. Versioned JSON.
 //!
 //! A reader must not rely on anything that is not checked here.
 
@@ -137,47 +136,46 @@ pub struct LeftOutEntry {
 /// Reason why bytes are not a chunk, or a chunk cannot be stored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChunkError {
+    /// `what`: `a listing` or `a part's entries`.
     #[error("{what} has {bytes} bytes; a chunk has at most {CHUNK_BYTES_MAX}, cut smaller parts")]
-    TooLarge {
-        /// Either `a listing` or `a part's entries`.
-        what: &'static str,
-        bytes: usize,
-    },
+    TooLarge { what: &'static str, bytes: usize },
     #[error("this chunk does not hold {what}: {reason}")]
     Malformed { what: &'static str, reason: String },
     #[error("the chunk with {what} has version {found}, this software knows up to {CHUNK_VERSION}")]
     Version { what: &'static str, found: u32 },
+    /// The path of a file is shortened to a readable length.
     #[error("`{path}` in {what}: {reason}")]
-    File {
-        what: &'static str,
-        /// Path of the file, shortened to a readable length.
-        path: String,
-        reason: &'static str,
-    },
+    File { what: &'static str, path: String, reason: &'static str },
 }
 
-impl ListingChunk {
-    const WHAT: &'static str = "a listing";
+macro_rules! encoded {
+    ($($chunk:ident: $what:literal),*) => {$(
+        impl $chunk {
+            const WHAT: &'static str = $what;
 
+            /// Encodes the chunk.
+            ///
+            /// # Errors  `TooLarge`, `File`.
+            pub fn encode(&self) -> Result<Vec<u8>, ChunkError> {
+                self.check()?;
+                encode(Self::WHAT, self)
+            }
+
+            /// Decodes and checks a chunk.
+            pub fn decode(bytes: &[u8]) -> Result<Self, ChunkError> {
+                let chunk: Self = decode(Self::WHAT, bytes)?;
+                chunk.check()?;
+                Ok(chunk)
+            }
+        }
+    )*};
+}
+
+encoded!(ListingChunk: "a listing", EntriesChunk: "a part's entries");
+
+impl ListingChunk {
     pub fn new(files: Vec<ListedFile>) -> Self {
         Self { version: CHUNK_VERSION, files }
-    }
-
-    /// Encodes the chunk.
-    ///
-    /// # Errors  `TooLarge`, `File`.
-    pub fn encode(&self) -> Result<Vec<u8>, ChunkError> {
-        self.check()?;
-        encode(Self::WHAT, self)
-    }
-
-    /// Decodes and checks a chunk.
-    ///
-    /// # Errors  As [`ChunkError`].
-    pub fn decode(bytes: &[u8]) -> Result<Self, ChunkError> {
-        let chunk: Self = decode(Self::WHAT, bytes)?;
-        chunk.check()?;
-        Ok(chunk)
     }
 
     fn check(&self) -> Result<(), ChunkError> {
@@ -195,28 +193,9 @@ impl ListingChunk {
 }
 
 impl EntriesChunk {
-    const WHAT: &'static str = "a part's entries";
-
     pub fn new(entries: Vec<FileEntry>) -> Self {
         let (maps, damaged, damaged_total) = (vec![], vec![], 0);
         Self { version: CHUNK_VERSION, entries, maps, damaged, damaged_total }
-    }
-
-    /// Encodes the chunk.
-    ///
-    /// # Errors  `TooLarge`, `File`.
-    pub fn encode(&self) -> Result<Vec<u8>, ChunkError> {
-        self.check()?;
-        encode(Self::WHAT, self)
-    }
-
-    /// Decodes and checks a chunk.
-    ///
-    /// # Errors  As [`ChunkError`].
-    pub fn decode(bytes: &[u8]) -> Result<Self, ChunkError> {
-        let chunk: Self = decode(Self::WHAT, bytes)?;
-        chunk.check()?;
-        Ok(chunk)
     }
 
     pub fn samples(&self) -> u64 {

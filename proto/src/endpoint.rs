@@ -35,15 +35,11 @@ impl Endpoint {
         Self { version: VERSION, cluster_id: cluster_id.into(), node, addresses }
     }
 
-    /// Returns the text of the file.
     pub fn to_json(&self) -> String {
         let text = serde_json::to_string_pretty(self);
         text.expect("it has texts and numbers only") + "\n"
     }
 
-    /// Parses the text of a file.
-    ///
-    /// # Errors  See [`EndpointError`].
     pub fn from_json(text: &str) -> Result<Self, EndpointError> {
         #[derive(Deserialize)]
         struct Version {

@@ -45,7 +45,6 @@ words! {
     WorkerState: "unknown",
 }
 
-/// The word of an enum's value.
 pub(crate) fn word<E: Word, S: Serializer>(value: &i32, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(&E::try_from(*value).unwrap_or_default().word())
 }

@@ -26,8 +26,7 @@ pub const RECORD_SPEC_CHUNKS_MAX: usize = 3;
 /// socket: 10,000 features and as many operators with names of 60 bytes have 2 MB.
 pub const RECORD_SPEC_BYTES_MAX: usize = RECORD_SPEC_CHUNKS_MAX * CHUNK_BYTES_MAX;
 
-/// Maximum number of features and operators of a `RecordSpec`: an entry of two bytes needs 150
-/// bytes of memory.
+/// Maximum features and operators of a `RecordSpec`: an entry of two bytes needs 150 of memory.
 pub const RECORD_SPEC_ENTRIES_MAX: usize = 65_536;
 
 /// Maximum number of differences that an error lists; it counts the others.
@@ -60,8 +59,7 @@ fn malformed(reason: impl fmt::Display) -> RecordSpecError {
 }
 
 impl RecordSpec {
-    /// Returns the spec of a job without features, operators and outputs: records are delivered as
-    /// they are.
+    /// Returns the spec without features, operators and outputs: records are delivered as they are.
     pub fn raw() -> Self {
         Self { version: RECORD_SPEC_VERSION, ..Self::default() }
     }
@@ -75,10 +73,7 @@ impl RecordSpec {
         Ok(bytes)
     }
 
-    /// Decodes a spec from its canonical encoding. The contents of features and operators are not
-    /// checked.
-    ///
-    /// # Errors  As [`RecordSpecError`].
+    /// Decodes a canonical encoding. The contents of features and operators are not checked.
     pub fn decode_canonical(bytes: &[u8]) -> Result<Self, RecordSpecError> {
         check_bounds(bytes)?;
         let spec = Self::decode(bytes).map_err(malformed)?;
@@ -107,8 +102,7 @@ impl RecordSpec {
         }
     }
 
-    /// Returns the differences from `other`: features by name, operators by position, outputs,
-    /// sample program.
+    /// Returns differences from `other`: features by name, operators by position, outputs, program.
     pub fn differences(&self, other: &Self) -> Vec<Difference> {
         let mut found = Vec::new();
         let mut add = |field: String, left: Option<String>, right: Option<String>| {

@@ -11,17 +11,12 @@ pub enum TableError {
     /// The file is not a table, or a table of another version.
     #[error("{file}: {what}")]
     NotATable { file: String, what: String },
-    /// The file's length differs from the length in its header.
+    /// The file's length, in bytes, differs from the length in its header.
     #[error(
         "{file}: has {found} bytes, but its header says {expected}: it was cut off, or is still being \
          written; copy it again"
     )]
-    Length {
-        file: String,
-        /// Length according to the header, in bytes.
-        expected: u64,
-        found: u64,
-    },
+    Length { file: String, expected: u64, found: u64 },
     #[error(
         "{file}: damaged at offset {offset}: {what}; copy the table again, and leave it alone while it is used"
     )]
@@ -31,7 +26,6 @@ pub enum TableError {
 }
 
 impl TableError {
-    /// Returns the path of the table.
     pub fn file(&self) -> &str {
         match self {
             Self::Open { file, .. }

@@ -87,7 +87,6 @@ impl From<Digest> for String {
 #[serde(rename_all = "lowercase")]
 pub enum KeyKind {
     Int64,
-    /// Byte strings of any length.
     Bytes,
 }
 

@@ -7,7 +7,6 @@ use crate::header::KeyKind;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key<'a> {
     Int64(i64),
-    /// A byte string of any length.
     Bytes(&'a [u8]),
 }
 

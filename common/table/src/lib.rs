@@ -10,8 +10,7 @@
 //! and the location in the file, so a part of another table is detected as well as a flipped bit.
 //! Any bytes give the row that was written, or an error with file and offset.
 //!
-//! This crate does not interpret number types: a row is bytes, and its columns are names, type
-//! names and lengths.
+//! It does not interpret number types: a row is bytes, columns are names, type names and lengths.
 //!
 //! Start at [`Table`], and at [`Layout`], which writes a table.
 #![forbid(unsafe_code)]

@@ -35,8 +35,7 @@ struct Page<'a> {
 }
 
 impl Table {
-    /// Opens the table at `path`; checks its header and length. All other parts are checked when
-    /// they are read.
+    /// Opens the table at `path`; checks its header and length. Other parts are checked when read.
     ///
     /// # Errors  The file is missing, is not a table, or its length differs from its header.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, TableError> {

@@ -1,5 +1,4 @@
-//! Checksums of pages and blocks, over the bytes, the table's digest, and the location in the
-//! table.
+//! Checksums of pages and blocks over the bytes, the table's digest, and the location in the table.
 
 use crc_fast::{CrcAlgorithm, Digest as Checksum};
 

@@ -24,8 +24,7 @@ pub enum Keys<'a> {
     Bytes(&'a [&'a [u8]]),
 }
 
-/// Location of each row of a table. The same keys, columns and rows, in any order, give the same
-/// file.
+/// Location of each row of a table. Equal keys, columns and rows, in any order, give an equal file.
 #[derive(Debug)]
 pub struct Layout {
     header: Header,
@@ -84,9 +83,8 @@ impl Layout {
     }
 
     /// Writes the table at `path`. An existing file is replaced once the new one is complete.
-    /// - `fill`: writes the given rows of the caller, with their columns concatenated, into a
-    ///   buffer of their size. It is called for every row twice and must write the same bytes both
-    ///   times.
+    /// - `fill`: writes the given rows of the caller, their columns concatenated, into a buffer of
+    ///   their size. It is called for a row twice and must write the same bytes both times.
     ///
     /// # Errors  Those of the file system and of `fill`; `path` is then unchanged.
     pub fn write(

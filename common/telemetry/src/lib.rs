@@ -18,7 +18,6 @@ pub const FILTER_VARIABLE: &str = "SHARDFEED_LOG";
 /// Environment variable with the line format: `text` (the default) or `json`, one object per line.
 pub const FORMAT_VARIABLE: &str = "SHARDFEED_LOG_FORMAT";
 
-/// Format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
     #[default]
@@ -26,7 +25,6 @@ pub enum LogFormat {
     Json,
 }
 
-/// Reason why logging cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
     #[error("{variable}={value}: {reason}")]

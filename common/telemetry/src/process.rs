@@ -4,15 +4,13 @@
 
 use std::fs;
 
-/// Clock ticks per second in /proc: the value that Linux reports to programs, independent of its
-/// timer.
+/// Clock ticks per second in /proc: as Linux reports it to programs, independent of its timer.
 const TICKS: f64 = 100.0;
 
 /// Reads a file below /proc; replaced in tests.
 type Read<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// Returns the metrics in OpenMetrics format, without the end marker. Empty where there is no
-/// /proc.
+/// Returns the metrics in OpenMetrics format, without the end marker. Empty without /proc.
 pub fn page() -> String {
     let read = |name: &str| fs::read_to_string(format!("/proc/{name}")).ok();
     let open = fs::read_dir("/proc/self/fd").ok().map(|files| files.count() as f64);

@@ -9,21 +9,14 @@ pub enum TlsError {
     Read { path: PathBuf, source: io::Error },
     #[error("{path}: cannot write: {source}")]
     Write { path: PathBuf, source: io::Error },
+    /// The reason contains the remedy.
     #[error("{path}: {reason}")]
-    Content {
-        path: PathBuf,
-        /// Reason and remedy.
-        reason: String,
-    },
-    /// The certificate has expired or is not valid yet.
+    Content { path: PathBuf, reason: String },
+    /// The certificate has expired or is not valid yet; the reason says since when, or until when.
     #[error(
         "{path}: the certificate {reason}; renew it (`shardfeed tls rotate`), or mend the clock"
     )]
-    OutOfTime {
-        path: PathBuf,
-        /// Time since which it has expired, or until it becomes valid.
-        reason: String,
-    },
+    OutOfTime { path: PathBuf, reason: String },
     #[error("{0}")]
     Subject(String),
     #[error("{path} is there already; {hint}")]

@@ -42,8 +42,6 @@ impl<C, E> fmt::Debug for Watched<C, E> {
 impl<C, E: fmt::Display> Watched<C, E> {
     /// Makes the value of `files`.
     /// - `what`: their content, plural, for logs.
-    ///
-    /// # Errors  That of `make`.
     pub fn open(
         what: &'static str,
         files: Vec<PathBuf>,

@@ -58,8 +58,6 @@ struct Client {
 
 impl ServerTls {
     /// Reads a folder, which must hold a coordinator's certificate.
-    ///
-    /// # Errors  [`TlsError`]: the file and the reason.
     pub fn open(folder: Folder) -> Result<Self, TlsError> {
         let watched = Watched::open(WHAT, folder.files(), move || server(&folder))?;
         Ok(Self { watched: Arc::new(watched) })
@@ -70,8 +68,7 @@ impl ServerTls {
         self.watched.now().certificate.not_after
     }
 
-    /// Accepts a connection. A rejected one ends when the peer closes it; the caller bounds the
-    /// time.
+    /// Accepts a connection. A rejected one ends when its peer closes; the caller bounds the time.
     /// - Returns the stream and the authenticated identity of the peer; `None`: the peer sent no
     ///   certificate, or one without an identity.
     ///
@@ -107,8 +104,6 @@ async fn refuse(mut stream: impl Stream) {
 
 impl ClientTls {
     /// Reads a folder. Without a certificate in it, the client sends none.
-    ///
-    /// # Errors  [`TlsError`]: the file and the reason.
     pub fn open(folder: Folder) -> Result<Self, TlsError> {
         let watched = Watched::open(WHAT, folder.files(), move || client(&folder))?;
         Ok(Self { watched: Arc::new(watched) })
@@ -203,8 +198,7 @@ fn server(folder: &Folder) -> Result<Server, TlsError> {
         .with_single_cert(chain, key)
         .map_err(refused)?;
     config.alpn_protocols = vec![PROTOCOL.to_vec()];
-    // Every connection authenticates again, so that an expired certificate cannot be used through a
-    // resumed session.
+    // Every connection authenticates again, so that no resumed session uses an expired certificate.
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(NoServerSessionStorage {});
     Ok(Server { config: Arc::new(config), certificate })
