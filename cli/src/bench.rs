@@ -1,5 +1,4 @@
-//! `shardfeed bench`: measures how fast a job or files can be read, with a trainer that does
-//! nothing.
+//! `shardfeed bench`: measures how fast a job or files can be read by a trainer that does nothing.
 
 use std::io::{self, Write};
 use std::num::{NonZeroU64, NonZeroUsize};
@@ -29,7 +28,6 @@ use crate::size::Bytes;
 /// Timeout of one wait for a batch, after which the elapsed time is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Time between two measurements of memory.
 const MEMORY_EVERY: Duration = Duration::from_millis(20);
 
 pub(crate) const ABOUT: &str = "\
@@ -141,8 +139,7 @@ pub(crate) fn run(args: &BenchArgs, format: Format) -> anyhow::Result<()> {
     Ok(format.print(&report)?)
 }
 
-/// Explains an error about a corrupt record: the job's ranks may skip the record, but only they
-/// know their policy.
+/// Explains an error about a corrupt record: only the job's ranks know whether they skip it.
 fn explain_corrupt(args: &BenchArgs, error: anyhow::Error) -> anyhow::Error {
     let (Some(job), None) = (&args.job, args.corrupt) else {
         return error;
@@ -345,27 +342,25 @@ impl Report for BenchReport {
     fn write(&self, out: &mut dyn Write, _is_wide: bool) -> io::Result<()> {
         let speed = |bytes: f64| format!("{}/s", output::size(bytes as u64));
         let seconds = |seconds: f64| format!("{seconds:.3} s");
-        output::write_facts(
-            out,
-            &[
-                ("bench of", self.what.clone()),
-                ("rank", format!("{} of {}", self.rank, output::count(self.world_size))),
-                ("batches", format!("{} of {}", output::count(self.batches), self.batch_size)),
-                ("corrupt records", self.corrupt_records()),
-                ("time", seconds(self.seconds)),
-                ("samples per second", output::count(self.samples_per_second as u64)),
-                ("of batches", speed(self.batch_bytes_per_second)),
-                ("of shards", speed(self.stored_bytes_per_second)),
-                (
-                    "processor time",
-                    format!("{:.4} s per 1000 samples", self.cpu_seconds_per_1000_samples),
-                ),
-                ("listing and indexing", seconds(self.open_seconds)),
-                ("first batch after", seconds(self.first_batch_seconds)),
-                ("memory at most", output::size(self.memory_peak_bytes)),
-                ("memory budget", output::size(self.memory_budget_bytes)),
-            ],
-        )?;
+        let facts = [
+            ("bench of", self.what.clone()),
+            ("rank", format!("{} of {}", self.rank, output::count(self.world_size))),
+            ("batches", format!("{} of {}", output::count(self.batches), self.batch_size)),
+            ("corrupt records", self.corrupt_records()),
+            ("time", seconds(self.seconds)),
+            ("samples per second", output::count(self.samples_per_second as u64)),
+            ("of batches", speed(self.batch_bytes_per_second)),
+            ("of shards", speed(self.stored_bytes_per_second)),
+            (
+                "processor time",
+                format!("{:.4} s per 1000 samples", self.cpu_seconds_per_1000_samples),
+            ),
+            ("listing and indexing", seconds(self.open_seconds)),
+            ("first batch after", seconds(self.first_batch_seconds)),
+            ("memory at most", output::size(self.memory_peak_bytes)),
+            ("memory budget", output::size(self.memory_budget_bytes)),
+        ];
+        output::write_facts(out, &facts)?;
         writeln!(out, "\n{}", self.finding.sentence())
     }
 }

@@ -39,8 +39,7 @@ Examples:
 const WORKER_LIMIT: Duration = Duration::from_secs(2);
 
 /// Maximum difference of clocks, ms: beyond it, logs of two hosts are hard to compare. Certificates
-/// are valid from one hour before their creation, so that a clock up to one hour behind accepts new
-/// ones.
+/// are valid from one hour before their creation, so that a clock an hour behind accepts new ones.
 const CLOCK_MS: u64 = 1_000;
 
 #[derive(Debug, Args)]
@@ -157,8 +156,7 @@ fn release(theirs: &str) -> Check {
     }
 }
 
-/// Checks that the coordinator's clock, read between two readings of ours, is close to it. All Unix
-/// ms.
+/// Checks that the coordinator's clock, read between two readings of ours, is close. All Unix ms.
 fn clock(theirs_ms: u64, (before_ms, after_ms): (u64, u64)) -> Check {
     let apart = theirs_ms.saturating_sub(after_ms).max(before_ms.saturating_sub(theirs_ms));
     let found = match apart {

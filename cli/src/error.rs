@@ -35,8 +35,7 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(exit_of(error) as u8)
 }
 
-/// Returns the exit code of an error. The innermost cause with a specific code decides: outer ones
-/// are general failures.
+/// Returns the exit code of an error. The innermost cause with a specific code decides.
 pub(crate) fn exit_of(error: &anyhow::Error) -> Exit {
     let exits = error.chain().map(|cause| told(cause).exit);
     exits.filter(|exit| *exit != Exit::Failed).last().unwrap_or_default()

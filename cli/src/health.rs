@@ -1,5 +1,4 @@
-//! `shardfeed health`: reports whether a process of this host serves, for scripts and images
-//! without curl.
+//! `shardfeed health`: reports whether a process serves, for scripts and images without curl.
 
 use std::path::PathBuf;
 use std::time::Duration;

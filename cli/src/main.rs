@@ -2,8 +2,7 @@
 //! runs the processes of a cluster, and manages a cluster.
 //!
 //! It must never compute an order itself: it asks `shardfeed-plan`, as trainers do, or a
-//! coordinator. Results go to stdout, everything else to stderr; [`error::Exit`] lists the exit
-//! codes.
+//! coordinator. Results go to stdout, all else to stderr; [`error::Exit`] lists the exit codes.
 #![forbid(unsafe_code)]
 
 mod error;

@@ -1,5 +1,4 @@
-//! `shardfeed completion` and `man`: shell completion and manual pages, generated from the
-//! command's options.
+//! `shardfeed completion` and `man`: generated from the command's options.
 
 use std::io;
 use std::path::Path;

@@ -6,8 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use shardfeed_dataset_tools::size::parse_bytes;
 use toml::Value;
 
-/// A number of bytes, at least `LEAST`, which is 0 or 1. In TOML a number, or a text such as
-/// `"4GiB"`.
+/// Bytes, at least `LEAST`, which is 0 or 1. In TOML a number, or a text such as `"4GiB"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub(crate) struct Bytes<const LEAST: u64 = 1>(u64);

@@ -198,8 +198,7 @@ fn init(args: &InitArgs, format: Format) -> anyhow::Result<()> {
     Ok(format.print(&MadeReport::new(&args.dir, issued, Some(told)))?)
 }
 
-/// Adds the loopback names: a coordinator is reached at its name, and on its own host also at the
-/// loopback.
+/// Adds the loopback names: on its own host a coordinator is also reached at these.
 fn beside_itself(host: String) -> Vec<String> {
     let mut hosts = vec![host];
     for own in ["localhost", "127.0.0.1", "::1"] {

@@ -90,8 +90,7 @@ impl Client {
         Self { coordinator, patience: Patience::IfSomebodyIsThere }
     }
 
-    /// Returns a client that keeps waiting for coordinators that do not answer, as they may come
-    /// back.
+    /// Returns a client that keeps waiting for coordinators that do not answer, which may return.
     pub(crate) fn patient(&self) -> Self {
         Self { patience: Patience::Wait, ..self.clone() }
     }
@@ -108,7 +107,6 @@ impl Client {
         self.ask(move |clients, context| request.clone().send(clients.admin, context))
     }
 
-    /// Returns a chunk of the coordinators.
     pub(crate) fn chunk(&self, digest: &[u8]) -> Result<Vec<u8>, CallError> {
         let answer = self.ask(|clients, context| {
             let (mut worker, digest) = (clients.worker, digest.to_vec());

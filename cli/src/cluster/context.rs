@@ -1,7 +1,6 @@
 //! `shardfeed context`: named clusters, for people who work with several.
 //!
-//! They are stored in one file, `contexts.toml` in the user's configuration folder, which is
-//! replaced atomically.
+//! They are in `contexts.toml` in the user's configuration folder, which is replaced atomically.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -86,8 +85,7 @@ struct ContextReport {
     is_current: bool,
 }
 
-/// Returns the address and credentials of a context, or of the current one; `None`: there is no
-/// current one.
+/// Returns the address and credentials of a context, or of the current one; `None`: there is none.
 ///
 /// # Errors
 /// The context does not exist; the file is invalid.

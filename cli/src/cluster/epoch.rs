@@ -149,7 +149,6 @@ pub(super) fn doubt(epoch: &wire::Epoch) -> Option<String> {
     Some(format!("samples in doubt: {ranks}; in_doubt=\"{policy}\" decides {until}"))
 }
 
-/// Samples that an epoch delivers.
 pub(super) fn deliverable(epoch: &wire::Epoch) -> u64 {
     let gone = epoch.dropped.saturating_add(epoch.skipped).saturating_add(epoch.left_out);
     epoch.total.saturating_sub(gone)

@@ -13,7 +13,6 @@ pub(crate) type Admin = AdminServiceClient<Wire>;
 /// An answer on its way.
 pub(crate) type Sent<T> = Pin<Box<dyn Future<Output = Result<Response<T>, Status>> + Send>>;
 
-/// A request of the admin service.
 pub(crate) trait Request: Clone {
     type Answer: Send + 'static;
 

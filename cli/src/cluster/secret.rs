@@ -39,8 +39,7 @@ impl Secret {
 
     /// Writes the token to a temporary file in the folder of `path`.
     ///
-    /// [`Staged::keep`] renames the file to `path`: readers see the whole token, or the previous
-    /// content.
+    /// [`Staged::keep`] renames the file to `path`: readers see the whole token, or the old one.
     pub(crate) fn stage(&self, path: &Path) -> anyhow::Result<Staged> {
         let failed = || format!("cannot write {}", path.display());
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());

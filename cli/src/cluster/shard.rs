@@ -142,7 +142,6 @@ impl ShardListArgs {
     }
 }
 
-/// Adds the numbers of shards in each state.
 pub(crate) fn added(sum: Cell, more: &Cell) -> Cell {
     Cell {
         pending: sum.pending + more.pending,

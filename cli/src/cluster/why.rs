@@ -181,8 +181,7 @@ fn judge_ranks(
         return ("ranks".into(), None, sentence);
     }
     let told = ranks.iter().filter_map(|rank| Some((rank, rank.told.as_ref()?)));
-    // A rank that waits for data delays the other ranks, whose trainers wait for it as part of
-    // their own work.
+    // A rank that waits for data delays the other ranks, whose trainers wait as part of their work.
     let kept = |told: &RankDiagnosis| match told.finding.limit {
         Limit::Trainer => (1, told.account.recent.work_us.max(told.account.idle_us)),
         Limit::Unknown => (0, 0),

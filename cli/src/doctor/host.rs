@@ -12,15 +12,13 @@ use shardfeed_embedded::default_budget_bytes;
 use super::{Check, Verdict};
 use crate::output;
 
-/// Number of timed writes.
 const SYNCS: usize = 40;
 
 /// A log entry of typical size.
 const ENTRY: [u8; 4096] = [7; 4096];
 
 /// Limits for making an entry durable. A leader's heartbeats are 100 ms apart: a disk slower than a
-/// fraction of that delays every command, and a disk as slow as an election timeout causes
-/// elections.
+/// fraction of that delays every command, and one as slow as an election timeout causes elections.
 const SLOW: Duration = Duration::from_millis(25);
 const TOO_SLOW: Duration = Duration::from_millis(300);
 

@@ -31,8 +31,7 @@ struct PlaceReport {
     source_epoch: u64,
     step: u64,
     rank: u64,
-    /// Row of the rank's batch; `null` for a step whose global batch is not divisible by
-    /// --world-size.
+    /// Row of the rank's batch; `null` for a step whose batch is not divisible by --world-size.
     row: Option<usize>,
 }
 

@@ -104,8 +104,7 @@ struct SourceReport {
     /// Passes over the source of which the epoch has samples, numbered from 0.
     first_source_epoch: u64,
     last_source_epoch: u64,
-    /// Samples in the last source epoch of the version that it replaces in this epoch, which no epoch
-    /// delivers.
+    /// Samples of the last source epoch of the replaced version that no epoch delivers.
     rest_dropped: u64,
 }
 

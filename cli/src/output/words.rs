@@ -14,17 +14,14 @@ pub(crate) fn known<T>(value: Option<T>, text: impl FnOnce(T) -> String) -> Stri
     value.map_or_else(|| NONE.into(), text)
 }
 
-/// Formats a number, or the placeholder.
 pub(crate) fn number(number: Option<u64>) -> String {
     known(number, output::count)
 }
 
-/// Formats a duration, or the placeholder.
 pub(crate) fn time(ms: Option<u64>) -> String {
     known(ms, duration::text)
 }
 
-/// Formats the time since an event.
 pub(crate) fn ago(ms: u64) -> String {
     format!("{} ago", duration::text(ms))
 }

@@ -176,8 +176,7 @@ impl CoordinatorCommand {
     }
 }
 
-/// Raises the limit of open files to the maximum allowed for this process: each connection needs
-/// one.
+/// Raises the limit of open files to the maximum for this process: each connection needs one.
 fn raise_files() {
     let limit = getrlimit(Resource::Nofile);
     if limit.current < limit.maximum || limit.maximum.is_none() {

@@ -30,8 +30,7 @@ impl EndpointFile {
         written.with_context(|| format!("cannot write the endpoint file {name}"))
     }
 
-    /// Keeps the file current; never returns. Several nodes may share it, as each one names all of
-    /// them.
+    /// Keeps the file current; never returns. Several nodes may share it: each names all of them.
     pub(super) async fn keep(&self, running: &Running) {
         let mut is_wrong = false;
         loop {

@@ -1,5 +1,4 @@
-//! Notifications to a service manager such as systemd, at NOTIFY_SOCKET; without that variable,
-//! none are sent.
+//! Notifications to a service manager such as systemd, if NOTIFY_SOCKET is set.
 
 use std::time::Duration;
 

@@ -15,7 +15,8 @@ use super::coordinator::CoordinatorFlags;
 use super::worker::{self, WorkerConfig};
 use crate::error::Problem;
 use crate::host::host_name;
-use crate::output::{self, Format, Grid, Report};
+use crate::output::listing::{self, Shown, column, wide};
+use crate::output::{self, Format, Report};
 
 const VALIDATE_ABOUT: &str = "\
 Check a file of options, with the environment, as `start` would
@@ -77,18 +78,11 @@ struct OptionReport {
     option: String,
     /// `null`: the option has no value, and `default` describes its effect.
     value: Option<Value>,
-    origin: Origin,
+    /// `default`, `file` or `environment`.
+    origin: &'static str,
     /// Description of the effect of an option without a value.
     #[serde(skip_serializing_if = "Option::is_none")]
     default: Option<&'static str>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Origin {
-    Default,
-    File,
-    Environment,
 }
 
 impl ConfigCommand {
@@ -162,18 +156,20 @@ fn show(of: &FileArgs, shows_origin: bool) -> anyhow::Result<OptionsReport> {
     names.sort_unstable();
     let option = |name: &str| {
         let found = [
-            (Origin::Environment, said.get(name)),
-            (Origin::File, given.get(name)),
-            (Origin::Default, defaults.get(name)),
+            ("environment", said.get(name)),
+            ("file", given.get(name)),
+            ("default", defaults.get(name)),
         ];
         let found = found.into_iter().find_map(|(origin, value)| Some((origin, value?.clone())));
-        let (origin, value) = match found {
-            Some((origin, value)) => (origin, Some(value)),
-            None => (Origin::Default, None),
-        };
+        let (origin, value) = found.unzip();
         let instead = others.iter().find(|(other, _)| *other == name).map(|(_, text)| *text);
         let default = instead.filter(|_| value.is_none());
-        OptionReport { option: name.to_owned(), value, origin, default }
+        OptionReport {
+            option: name.to_owned(),
+            value,
+            origin: origin.unwrap_or("default"),
+            default,
+        }
     };
     let options = names.into_iter().map(option).collect();
     Ok(OptionsReport { options, shows_origin })
@@ -217,22 +213,15 @@ impl Report for OptionsReport {
     const LISTS: Option<(&'static str, &'static str)> = Some(("options", "option"));
 
     fn write(&self, out: &mut dyn Write, _is_wide: bool) -> io::Result<()> {
-        let columns = ["OPTION", "VALUE", "ORIGIN"];
-        let shown = if self.shows_origin { 3 } else { 2 };
-        let mut grid = Grid::new(&columns[..shown]);
-        for OptionReport { option, value, origin, default } in &self.options {
-            let value = match (value, default) {
+        let columns = [
+            column("OPTION", |of: &OptionReport| of.option.clone()),
+            column("VALUE", |of| match (&of.value, of.default) {
                 (Some(value), _) => serde_json::to_string(value).unwrap_or_default(),
                 (None, text) => format!("({})", text.unwrap_or("none")),
-            };
-            let origin = match origin {
-                Origin::Default => "default",
-                Origin::File => "file",
-                Origin::Environment => "environment",
-            };
-            let cells = [option.clone(), value, origin.to_owned()];
-            grid.row(cells.into_iter().take(shown));
-        }
-        write!(out, "{grid}")
+            }),
+            wide("ORIGIN", |of| of.origin.to_owned()),
+        ];
+        let shown = Shown { is_wide: self.shows_origin, all: true };
+        listing::write(out, "options", &self.options, &columns, shown)
     }
 }

@@ -223,8 +223,7 @@ impl Started {
     }
 }
 
-/// True if retrying is useless. A coordinator of another release is not final: it may be upgraded
-/// next.
+/// True if retrying is useless. A coordinator of another release is not final: it may be upgraded.
 fn is_final(error: &WireError) -> bool {
     matches!(error.kind, ErrorKind::WrongCluster | ErrorKind::Invalid | ErrorKind::Denied)
 }
@@ -249,8 +248,7 @@ fn credentials(
                 .into());
         }
         let client = Client::new(place.clone(), COORDINATOR_TIMEOUT, credentials).patient();
-        // The secret is on disk before the exchange: an interrupted start continues with the same
-        // secret.
+        // The secret is on disk before the exchange: an interrupted start continues with it.
         let mut staged = token.clone().into_os_string();
         staged.push(".new");
         let staged = PathBuf::from(staged);

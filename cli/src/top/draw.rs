@@ -1,5 +1,4 @@
-//! Draws one screen: with 80 columns and 24 lines without colour as well as on a large screen with
-//! colour.
+//! Draws one screen; 80 columns and 24 lines without colour are enough.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -22,7 +21,6 @@ pub(super) struct DisplayOptions {
     pub(super) is_held: bool,
     /// True if there is a keyboard.
     pub(super) has_keys: bool,
-    /// Error of the last request, if it failed.
     pub(super) error: Option<String>,
 }
 

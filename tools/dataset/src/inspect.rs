@@ -86,8 +86,7 @@ struct ShardFileReport {
 struct SampledReport {
     #[serde(flatten)]
     counted: CountedReport,
-    /// Hash of the samples, part of a job's identity; `null` for a mixture, whose sources have one
-    /// each.
+    /// Hash of the samples, part of a job's identity; `null` for a mixture: each source has one.
     samples_digest: Option<Digest>,
     /// Mean bytes of a sample's record. Of packs and windows: of the records that they are read as.
     sample_bytes_mean: u64,
@@ -261,18 +260,16 @@ fn read_first(file: &DatasetFile, shard: &str) -> Result<Option<FirstRecord>, Lo
 
 impl Report for Inspection {
     fn write(&self, out: &mut dyn Write, _is_wide: bool) -> io::Result<()> {
-        output::write_facts(
-            out,
-            &[
-                ("root", self.root.clone()),
-                ("shards", output::count(self.shard_count as u64)),
-                ("records", output::count(self.records)),
-                ("stored", output::bytes(self.stored_bytes)),
-                ("record data", output::bytes(self.data_bytes)),
-                ("compression", self.compression.clone()),
-                ("content digest", self.content_digest.to_string()),
-            ],
-        )?;
+        let facts = [
+            ("root", self.root.clone()),
+            ("shards", output::count(self.shard_count as u64)),
+            ("records", output::count(self.records)),
+            ("stored", output::bytes(self.stored_bytes)),
+            ("record data", output::bytes(self.data_bytes)),
+            ("compression", self.compression.clone()),
+            ("content digest", self.content_digest.to_string()),
+        ];
+        output::write_facts(out, &facts)?;
         if let Some(sampled) = &self.sampled {
             sampled.write(out)?;
         }

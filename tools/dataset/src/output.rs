@@ -71,7 +71,6 @@ impl Report for Brief {
     }
 }
 
-/// Reason why a result was not printed.
 #[derive(Debug, thiserror::Error)]
 pub enum StdoutError {
     #[error("cannot write to standard output: {0}")]
@@ -136,8 +135,7 @@ pub fn line(text: &str) -> Result<(), StdoutError> {
 pub struct Grid(Table);
 
 impl Grid {
-    /// Creates a table with these columns; those that start with `>` hold numbers and are
-    /// right-aligned.
+    /// Creates a table with these columns; those with `>` hold numbers and are right-aligned.
     pub fn new(columns: &[&str]) -> Self {
         let mut table = Table::new();
         table.load_style(presets::NOTHING);

@@ -30,12 +30,10 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// A general failure.
     pub fn failed(what: impl Into<String>) -> Self {
         Self { what: what.into(), hint: None, exit: Exit::Failed }
     }
 
-    /// An invalid request.
     pub fn usage(what: impl Into<String>) -> Self {
         Self { exit: Exit::Usage, ..Self::failed(what) }
     }

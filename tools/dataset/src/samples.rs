@@ -88,7 +88,6 @@ impl CountedReport {
         }
     }
 
-    /// Returns the numbers for people.
     pub fn facts(&self) -> Vec<(&'static str, String)> {
         let part = |part, whole| format!("{} ({})", output::count(part), percent(part, whole));
         let mut facts = vec![

@@ -1,5 +1,4 @@
-//! `shardfeed dataset stats`: shows the contents of records, and what could be better about the
-//! files.
+//! `shardfeed dataset stats`: shows the contents of records, and how to improve the files.
 
 mod advice;
 mod labels;
@@ -54,8 +53,7 @@ Examples:
 /// Bytes of records after which a thread merges its tally into the shared one.
 const TALLIED_BYTES: u64 = 16 << 20;
 
-/// Maximum number of shards from which records are compressed to measure the gain, and bytes from
-/// each.
+/// Maximum shards from which records are compressed to measure the gain, and bytes from each.
 const SAMPLE: (usize, u64) = (32, 64 << 10);
 
 #[derive(Debug, Args)]

@@ -231,7 +231,6 @@ impl DamageKind {
 }
 
 impl Verification {
-    /// Returns an error if anything is wrong.
     fn verdict(&self) -> anyhow::Result<()> {
         if self.files_damaged == 0 && self.sidecar_faults.is_empty() {
             return Ok(());
@@ -314,17 +313,15 @@ impl Verification {
 
 impl Report for Verification {
     fn write(&self, out: &mut dyn Write, _is_wide: bool) -> io::Result<()> {
-        output::write_facts(
-            out,
-            &[
-                ("root", self.root.clone()),
-                ("files", output::count(self.file_count as u64)),
-                ("files damaged", output::count(self.files_damaged as u64)),
-                ("records ok", output::count(self.records_ok)),
-                ("records damaged", output::count(self.records_damaged)),
-                ("stored", output::bytes(self.stored_bytes)),
-            ],
-        )?;
+        let facts = [
+            ("root", self.root.clone()),
+            ("files", output::count(self.file_count as u64)),
+            ("files damaged", output::count(self.files_damaged as u64)),
+            ("records ok", output::count(self.records_ok)),
+            ("records damaged", output::count(self.records_damaged)),
+            ("stored", output::bytes(self.stored_bytes)),
+        ];
+        output::write_facts(out, &facts)?;
         self.write_files(out)?;
         self.write_damage(out)?;
         sidecar::write_faults(out, &self.sidecar_faults)

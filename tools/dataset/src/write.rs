@@ -1,5 +1,4 @@
-//! `shardfeed dataset write`: writes TFRecord shards from a folder of files, a list of files or a
-//! CSV file.
+//! `shardfeed dataset write`: writes TFRecord shards from a folder, a list of files or a CSV file.
 
 mod csv_source;
 mod deal;
@@ -285,15 +284,13 @@ impl Report for Written {
             [only] => only.name.clone(),
             [first, .., last] => format!("{} to {}", first.name, last.name),
         };
-        output::write_facts(
-            out,
-            &[
-                ("records", output::count(self.records)),
-                ("shards", output::count(self.shard_count as u64)),
-                ("size", size),
-                ("folder", self.folder.clone()),
-                ("files", names),
-            ],
-        )
+        let facts = [
+            ("records", output::count(self.records)),
+            ("shards", output::count(self.shard_count as u64)),
+            ("size", size),
+            ("folder", self.folder.clone()),
+            ("files", names),
+        ];
+        output::write_facts(out, &facts)
     }
 }

@@ -14,8 +14,7 @@ pub(super) struct Unscanned {
     /// Folder that the shards' paths are relative to.
     root: String,
     shard_count: usize,
-    /// Number of records according to files beside the shards; `null` if any shard's number is
-    /// unknown.
+    /// Number of records according to files beside the shards; `null` if a shard has none there.
     records: Option<u64>,
     /// Total size of the files, bytes.
     stored_bytes: u64,
@@ -75,16 +74,14 @@ impl Report for Unscanned {
                 output::counted(known.count() as u64, "shard")
             ),
         };
-        output::write_facts(
-            out,
-            &[
-                ("root", self.root.clone()),
-                ("shards", output::count(self.shard_count as u64)),
-                ("records", records),
-                ("stored", output::bytes(self.stored_bytes)),
-                ("content digest", "not known without a scan".into()),
-            ],
-        )?;
+        let facts = [
+            ("root", self.root.clone()),
+            ("shards", output::count(self.shard_count as u64)),
+            ("records", records),
+            ("stored", output::bytes(self.stored_bytes)),
+            ("content digest", "not known without a scan".into()),
+        ];
+        output::write_facts(out, &facts)?;
         let columns = [
             column("SHARD", |shard: &UnscannedShard| shard.path.clone()),
             column(">RECORDS", |shard| shard.records.map_or("-".into(), |n| n.to_string())),

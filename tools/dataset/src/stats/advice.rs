@@ -17,12 +17,10 @@ const SHARD_BYTES_LOW: u64 = 16_000_000;
 /// Number of small shards that causes no finding.
 const SMALL_SHARDS_MAX: usize = 31;
 
-/// Maximum size of a shard: a larger one is slow to copy and check, and a store's client or a cache
-/// keeps it whole.
+/// Maximum size of a shard: a larger one is slow to copy and check, and caches keep it whole.
 const SHARD_BYTES_HIGH: u64 = 2_000_000_000;
 
-/// Maximum uncompressed size of a compressed shard: a run that resumes inside it inflates it up to
-/// that position.
+/// Maximum uncompressed size of a compressed shard: a run that resumes inside inflates all before.
 const STREAM_BYTES_HIGH: u64 = 500_000_000;
 
 /// Number of shards below which shuffling the order of shards mixes hardly anything.

@@ -38,8 +38,7 @@ pub(super) struct Stats {
     shard_records: Option<Spread>,
     /// Size of a file, bytes.
     shard_bytes: Option<Spread>,
-    /// Features by name, in bytewise order; a feature with values of several types has one entry
-    /// for each.
+    /// Features by name, in bytewise order; one with values of several types has an entry for each.
     features: Vec<FeatureReport>,
     has_more_features: bool,
     findings: Vec<Finding>,
@@ -80,8 +79,7 @@ struct FeatureReport {
     not_finite: Option<u64>,
     /// Number of different values; `null` if they are not counted.
     distinct: Option<usize>,
-    /// Reason why they are not counted: there are more than 4,096, or one is longer than 64 bytes,
-    /// or they are float32.
+    /// Reason why they are not counted: more than 4,096, one longer than 64 bytes, or float32.
     distinct_unknown: Option<Unknown>,
     /// Each value with its count, in order; `null` if they are not counted.
     labels: Option<Vec<Label>>,
@@ -198,8 +196,7 @@ fn range<T>(
     Some(Spread { min: number(min), mean, max: number(max) })
 }
 
-/// Creates a report without the fields that depend on the type; `None` if no record has values of
-/// it.
+/// Creates a report without the fields that depend on the type; `None` if no record has one.
 fn new<V>(name: &str, dtype: DType, typed: &Typed<V>, records: u64) -> Option<FeatureReport> {
     let values = Spread::of(&typed.counts)?;
     let dtype_name = match dtype {

@@ -41,8 +41,7 @@ impl Sizes {
         &self.integers
     }
 
-    /// Returns the size that `percent` of the records do not exceed, or up to 1/128 more; `None`
-    /// without records.
+    /// Size that `percent` of the records do not exceed, or up to 1/128 more; `None` without any.
     pub(super) fn percentile(&self, percent: u64) -> Option<u64> {
         let (min, max) = self.integers.range()?;
         let wanted = (u128::from(self.integers.count()) * u128::from(percent)).div_ceil(100);

@@ -23,8 +23,7 @@ pub(super) struct Tally {
     pub(super) has_more_features: bool,
 }
 
-/// Tally of a feature. Values of several types are probably a mistake of the writer, and are shown
-/// as they are.
+/// Tally of a feature. Values of several types, probably a writer's mistake, are shown as they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct FeatureTally {
     pub(super) int64: Typed<IntegerValues>,

@@ -15,8 +15,7 @@ use super::whole;
 use crate::problem::Problem;
 use crate::progress;
 
-/// Size of one read, bytes. Rows are read in any order, so most of a larger read would be
-/// discarded.
+/// Size of one read, bytes. Rows are read in any order, so most of a larger one would be discarded.
 const BUFFER_BYTES: usize = 16 << 10;
 
 /// The rows of a CSV file; only their offsets are kept.

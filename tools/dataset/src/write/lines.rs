@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-/// A parsed list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Lines {
     pub(super) entries: Vec<Entry>,
@@ -47,8 +46,7 @@ impl Lines {
         if lines.is_empty() {
             return Err(LinesError::Empty);
         }
-        // With tabs, any text may be a label, and a name may contain spaces; without tabs, only
-        // integers are labels.
+        // With tabs, any text may be a label, and names may contain spaces; without, only integers.
         let split = if text.contains('\t') { at_tab } else { at_space };
         let parts: Vec<_> = lines.iter().map(|&(line, text)| (line, text, split(text))).collect();
         let labelled = parts.iter().find(|(_, _, parts)| parts.is_some());

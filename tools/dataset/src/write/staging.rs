@@ -90,8 +90,7 @@ impl Staging {
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        // An error cannot be reported here; the next process that writes here finds the folder and
-        // reports it.
+        // An error cannot be reported here; the next process that writes here finds the folder.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }

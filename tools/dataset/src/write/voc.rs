@@ -24,7 +24,6 @@ pub(super) struct Annotation {
     pub(super) objects: Vec<Object>,
 }
 
-/// An object in an image.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Object {
     pub(super) name: String,
