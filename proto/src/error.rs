@@ -21,14 +21,8 @@ pub struct WireError {
 impl WireError {
     /// Returns an error without a file.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self {
-            kind,
-            message: message.into(),
-            file: None,
-            offset: None,
-            ordinal: None,
-            leader: None,
-        }
+        let message = message.into();
+        Self { kind, message, file: None, offset: None, ordinal: None, leader: None }
     }
 
     /// Converts from the protobuf message; a missing one is a bug of the sender.

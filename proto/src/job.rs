@@ -102,15 +102,9 @@ pub fn identity_to(identity: &JobIdentity) -> wire::JobIdentity {
 
 /// Converts a job's mixture from its message, and checks it.
 pub fn mixture_from(message: wire::JobMixture) -> Result<JobMixture, InvalidMessage> {
-    let version = |message: wire::job_mixture::Version| {
-        let wire::job_mixture::Version {
-            name,
-            dataset,
-            samples,
-            content,
-            order_digest,
-            record_spec,
-        } = message;
+    use wire::job_mixture::{Stage, Version};
+    let version = |message: Version| {
+        let Version { name, dataset, samples, content, order_digest, record_spec } = message;
         let content = digest_from("content", &content)?;
         let order_digest = digest_from("order_digest", &order_digest)?;
         let record_spec = (!record_spec.is_empty()).then_some(record_spec);
@@ -118,8 +112,8 @@ pub fn mixture_from(message: wire::JobMixture) -> Result<JobMixture, InvalidMess
         let version = DatasetVersion { name, dataset, content, order_digest, samples, record_spec };
         Ok::<_, InvalidMessage>(version)
     };
-    let stage = |message: wire::job_mixture::Stage| {
-        let wire::job_mixture::Stage { first_epoch, versions, counts } = message;
+    let stage = |message: Stage| {
+        let Stage { first_epoch, versions, counts } = message;
         if versions.len() != counts.len() {
             return Err(InvalidMessage::Missing("counts"));
         }

@@ -13,6 +13,8 @@ use crate::header::{Column, Digest, Header, KeyKind, PAGE_BYTES, PAGE_HEAD_BYTES
 use crate::key::{Key, StoredKey};
 use crate::seal::{SealedPart, seal};
 
+type Result<T, E = TableError> = std::result::Result<T, E>;
+
 /// An open table. Lookups may run concurrently in several threads.
 ///
 /// It remains the file that was opened, even after another file takes its name. A write to the file
@@ -38,7 +40,7 @@ impl Table {
     /// Opens the table at `path`; checks its header and length. Other parts are checked when read.
     ///
     /// # Errors  The file is missing, is not a table, or its length differs from its header.
-    pub fn open(path: impl AsRef<Path>) -> Result<Self, TableError> {
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         let name = path.to_string_lossy().into_owned();
         let failed = |source| TableError::Open { file: name.clone(), source };
@@ -93,11 +95,7 @@ impl Table {
     /// Calls `found` with the row of `key`, if there is one. A key of another type has none.
     ///
     /// # Errors  A part of the file is damaged or cannot be read.
-    pub fn find<T>(
-        &self,
-        key: Key<'_>,
-        found: impl FnOnce(&[u8]) -> T,
-    ) -> Result<Option<T>, TableError> {
+    pub fn find<T>(&self, key: Key<'_>, found: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
         let fits = match key {
             Key::Int64(_) => self.header.key == KeyKind::Int64,
             Key::Bytes(_) => self.header.key == KeyKind::Bytes,
@@ -133,12 +131,7 @@ impl Table {
         None
     }
 
-    fn read_part(
-        &self,
-        offset: u64,
-        bytes: usize,
-        mut memory: Vec<u8>,
-    ) -> Result<Vec<u8>, TableError> {
+    fn read_part(&self, offset: u64, bytes: usize, mut memory: Vec<u8>) -> Result<Vec<u8>> {
         memory.resize(bytes, 0);
         match self.file.read_exact_at(&mut memory, offset) {
             Ok(()) => Ok(memory),
@@ -155,7 +148,7 @@ impl Table {
     }
 
     /// Reads and checks page `number`; all its rows are within the table.
-    fn read_page(&self, number: u64, memory: Vec<u8>) -> Result<Vec<u8>, TableError> {
+    fn read_page(&self, number: u64, memory: Vec<u8>) -> Result<Vec<u8>> {
         let offset = self.places.pages_at + number * PAGE_BYTES as u64;
         let bytes = self.read_part(offset, PAGE_BYTES, memory)?;
         let sum = seal(&self.digest, SealedPart::Page, number, [&bytes[..4], &bytes[8..]]);
@@ -176,7 +169,7 @@ impl Table {
         Ok(bytes)
     }
 
-    fn read_block(&self, number: u64, memory: Vec<u8>) -> Result<Vec<u8>, TableError> {
+    fn read_block(&self, number: u64, memory: Vec<u8>) -> Result<Vec<u8>> {
         let bytes = self.places.block_bytes;
         let offset = self.places.blocks_at + number * bytes as u64;
         let bytes = self.read_part(offset, bytes, memory)?;
@@ -191,7 +184,7 @@ impl Table {
     /// - `progress`: called with the number of bytes read so far.
     ///
     /// # Errors  The first damaged part.
-    pub fn verify(&self, progress: &mut dyn FnMut(u64)) -> Result<(), TableError> {
+    pub fn verify(&self, progress: &mut dyn FnMut(u64)) -> Result<()> {
         let mut hash = Sha256::new();
         hash.update(self.header.text_before_digest());
         let (mut memory, mut next_row) = (vec![], 0);

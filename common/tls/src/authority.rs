@@ -105,10 +105,8 @@ impl Authority {
             && there.identity.as_ref() != Some(&subject.identity)
         {
             let path = folder.join(CERTIFICATE_FILE);
-            return Err(TlsError::Exists {
-                path,
-                hint: "it belongs to another identity; name another folder",
-            });
+            let hint = "it belongs to another identity; name another folder";
+            return Err(TlsError::Exists { path, hint });
         }
         let (ca, ca_key) = (self.folder.join(CA_FILE), self.folder.join(CA_KEY_FILE));
         let bundle = text(&ca)?;

@@ -192,10 +192,8 @@ impl Tend {
         let metrics = self.raft.server_metrics().borrow_watched().clone();
         if metrics.state == ServerState::Leader {
             let Ok(_changing) = self.changing.try_lock() else { return };
-            let place = MemberAddress {
-                address: self.address.clone(),
-                incarnation: self.links.me.incarnation,
-            };
+            let (address, incarnation) = (self.address.clone(), self.links.me.incarnation);
+            let place = MemberAddress { address, incarnation };
             let moved = ChangeMembers::SetNodes(BTreeMap::from([(me, place)]));
             if let Err(error) = self.raft.change_membership(moved, true).await {
                 tracing::debug!(%error, "the address is not changed yet");

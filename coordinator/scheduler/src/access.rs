@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use shardfeed_plan::Digest;
 
 use crate::log::bound::{ACCESS_TOKENS_MAX, check_room};
-use crate::log::refusal::Refusal;
+use crate::log::refusal::Result;
 use crate::log::value::AccessRole;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -127,7 +127,7 @@ impl Accesses {
 
     /// Removes old unusable tokens if the maximum is reached: a clock that jumped ahead must not
     /// remove usable ones.
-    fn make_room(&mut self, now_ms: u64) -> Result<(), Refusal> {
+    fn make_room(&mut self, now_ms: u64) -> Result<()> {
         if self.by_id.len() < ACCESS_TOKENS_MAX {
             return Ok(());
         }

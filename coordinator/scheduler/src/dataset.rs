@@ -17,7 +17,7 @@ use crate::log::bound::{
 };
 use crate::log::command::Failure;
 use crate::log::id::{Fencing, ScanRef, SessionId};
-use crate::log::refusal::Refusal;
+use crate::log::refusal::{Refusal, Result};
 use crate::log::value::is_zero;
 use crate::session::Sessions;
 
@@ -208,11 +208,11 @@ impl Phase {
 }
 
 impl Datasets {
-    pub(crate) fn get_mut(&mut self, name: &str) -> Result<&mut Dataset, Refusal> {
+    pub(crate) fn get_mut(&mut self, name: &str) -> Result<&mut Dataset> {
         self.by_name.get_mut(name).ok_or_else(|| not_found(name))
     }
 
-    pub(crate) fn get(&self, name: &str) -> Result<&Dataset, Refusal> {
+    pub(crate) fn get(&self, name: &str) -> Result<&Dataset> {
         self.by_name.get(name).ok_or_else(|| not_found(name))
     }
 
@@ -234,7 +234,7 @@ impl Datasets {
     }
 
     /// Rejects one more dataset of a limited principal that has reached its quota.
-    fn check_quota(&self, principal: &str, parts: usize) -> Result<(), Refusal> {
+    fn check_quota(&self, principal: &str, parts: usize) -> Result<()> {
         let own = || self.by_name.values().filter(|dataset| dataset.added_by == principal);
         let waits =
             |dataset: &&Dataset| !matches!(dataset.phase, Phase::Ready(_) | Phase::Failed { .. });
@@ -247,7 +247,7 @@ impl Datasets {
     }
 
     /// Checks that a limited principal's datasets may have `more` further parts.
-    pub(crate) fn check_parts(&self, principal: &str, more: usize) -> Result<(), Refusal> {
+    pub(crate) fn check_parts(&self, principal: &str, more: usize) -> Result<()> {
         let own = self.by_name.values().filter(|dataset| dataset.added_by == principal);
         let held: u64 = own.map(|dataset| dataset.progress().weight()).sum();
         if held.saturating_add(more as u64) <= PRINCIPAL_PARTS_MAX {
@@ -319,11 +319,7 @@ pub(crate) fn bounded(failure: &Failure) -> Failure {
 }
 
 /// Rejects a content digest that differs from the dataset's.
-pub(crate) fn check_content(
-    name: &str,
-    ready: &Ready,
-    content: ContentDigest,
-) -> Result<(), Refusal> {
+pub(crate) fn check_content(name: &str, ready: &Ready, content: ContentDigest) -> Result<()> {
     if ready.content == content {
         return Ok(());
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use crate::dataset::{Dataset, Phase};
 use crate::dynamic::pool::Pool;
-use crate::invariant::breach::{Breach, bound, rule};
+use crate::invariant::breach::{Breach, Checked, bound, rule};
 use crate::invariant::pools::check_pools;
 use crate::job::Job;
 use crate::job::generation::Generation;
@@ -36,7 +36,7 @@ impl State {
         Ok(())
     }
 
-    fn check_bounds(&self) -> Result<(), Breach> {
+    fn check_bounds(&self) -> Checked {
         let bounds = [
             ("answers", self.dedupe.len(), REQUESTS_KEPT),
             ("sessions", self.sessions.live.len(), SESSIONS_MAX),
@@ -51,7 +51,7 @@ impl State {
     }
 
     /// Checks that every derived index equals one that is computed from the state now.
-    fn check_filed(&self) -> Result<(), Breach> {
+    fn check_filed(&self) -> Checked {
         let mut anew = self.clone();
         anew.index();
         let parts = [
@@ -70,7 +70,7 @@ impl State {
     ///
     /// The fencing token of a rank's lease was granted once and in the past; that of a scan may be
     /// shared by scans that one session claimed together.
-    fn check_leases(&self) -> Result<(), Breach> {
+    fn check_leases(&self) -> Checked {
         let mut granted = BTreeSet::new();
         for job in self.jobs() {
             for generation in job.generations.values() {
@@ -98,12 +98,7 @@ impl State {
         Ok(())
     }
 
-    fn check_lease(
-        &self,
-        session: u64,
-        fencing: u64,
-        what: impl Fn() -> String,
-    ) -> Result<(), Breach> {
+    fn check_lease(&self, session: u64, fencing: u64, what: impl Fn() -> String) -> Checked {
         if self.session(session).is_none() {
             return Err(Breach::Holder { what: what(), session });
         }
@@ -118,7 +113,7 @@ fn name_of(job: &Job, generation: &Generation) -> String {
     format!("generation {} of job {}", generation.number, job.name)
 }
 
-fn check_dataset(dataset: &Dataset) -> Result<(), Breach> {
+fn check_dataset(dataset: &Dataset) -> Checked {
     let progress = dataset.progress();
     let is_done = progress.parts == progress.parts_done;
     let fits = match &dataset.phase {
@@ -134,7 +129,7 @@ fn check_dataset(dataset: &Dataset) -> Result<(), Breach> {
     rule(dataset.attempt > 0, &dataset.name, "attempts count from 1")
 }
 
-fn check_job(job: &Job, clock_ms: u64) -> Result<(), Breach> {
+fn check_job(job: &Job, clock_ms: u64) -> Checked {
     let Job { name, generations, .. } = job;
     bound("generations of a job", generations.len(), 1 + GENERATIONS_KEPT)?;
     bound("sealed epochs of a job", job.sealed.len(), SEALED_KEPT)?;
@@ -179,7 +174,7 @@ fn check_job(job: &Job, clock_ms: u64) -> Result<(), Breach> {
     Ok(())
 }
 
-fn check_generation(generation: &Generation, what: &str) -> Result<(), Breach> {
+fn check_generation(generation: &Generation, what: &str) -> Checked {
     let Generation { number, origin, ranks, sealed_to, begun, .. } = generation;
     rule(generation.parent.is_none_or(|parent| parent < *number), what, "its parent is older")?;
     let by = generation.superseded_by.as_ref();

@@ -30,7 +30,7 @@ use crate::log::bound::{
 use crate::log::command::SkippedRecord;
 use crate::log::event::EventKind;
 use crate::log::id::RankRef;
-use crate::log::refusal::Refusal;
+use crate::log::refusal::{Refusal, Result};
 use crate::log::value::{Hold, is_zero};
 use crate::session::{Sessions, principal_name};
 
@@ -251,11 +251,11 @@ impl Job {
 }
 
 impl Jobs {
-    pub(crate) fn get(&self, name: &str) -> Result<&Job, Refusal> {
+    pub(crate) fn get(&self, name: &str) -> Result<&Job> {
         self.by_name.get(name).ok_or_else(|| not_found(name))
     }
 
-    pub(crate) fn get_mut(&mut self, name: &str) -> Result<&mut Job, Refusal> {
+    pub(crate) fn get_mut(&mut self, name: &str) -> Result<&mut Job> {
         self.by_name.get_mut(name).ok_or_else(|| not_found(name))
     }
 

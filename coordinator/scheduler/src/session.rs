@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::log::bound::SESSIONS_ENDED_KEPT;
 use crate::log::command::{JoinSession, StartRank};
 use crate::log::id::{RankRef, ScanRef, SessionId};
-use crate::log::refusal::Refusal;
+use crate::log::refusal::{Refusal, Result};
 use crate::log::value::{Cordon, EndReason};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,7 +74,7 @@ impl Sessions {
     ///
     /// # Errors
     /// `Fenced`, with the reason for its end as far as it is kept.
-    pub(crate) fn live(&self, id: SessionId) -> Result<&Session, Refusal> {
+    pub(crate) fn live(&self, id: SessionId) -> Result<&Session> {
         self.live.get(&id).ok_or_else(|| {
             let ended = self.ended.iter().rev().find(|ended| ended.id == id);
             let reason = match ended.map(|ended| ended.reason) {
@@ -164,7 +164,7 @@ impl Sessions {
     }
 
     /// Rejects a rank that a cordoned worker does not serve yet.
-    pub(crate) fn may_serve(&self, start: &StartRank) -> Result<(), Refusal> {
+    pub(crate) fn may_serve(&self, start: &StartRank) -> Result<()> {
         let state = self.cordon(start.session);
         let Some(session) = self.live.get(&start.session).filter(|_| state != Cordon::Open) else {
             return Ok(());

@@ -13,7 +13,7 @@ use crate::log::command::{Change, Command};
 use crate::log::dedupe::Dedupe;
 use crate::log::event::{Event, Events};
 use crate::log::id::SessionId;
-use crate::log::refusal::Refusal;
+use crate::log::refusal::Result;
 use crate::session::{EndedSession, Session, Sessions};
 
 /// Version of the snapshot's JSON.
@@ -40,7 +40,7 @@ pub struct State {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Applied {
     /// Answer to the command; a refused command changed nothing.
-    pub answer: Result<Answer, Refusal>,
+    pub answer: Result<Answer>,
     /// True if its request had been answered before; then it changed nothing either.
     pub repeated: bool,
 }
@@ -117,7 +117,7 @@ impl State {
         self.dedupe.answer(request_id).is_some()
     }
 
-    fn change(&mut self, moment: Moment, command: &Command) -> Result<Answer, Refusal> {
+    fn change(&mut self, moment: Moment, command: &Command) -> Result<Answer> {
         match &command.change {
             Change::JoinSession(join) => self.join_session(moment, command, join),
             Change::LeaveSession { session } => self.leave_session(moment, *session),
@@ -182,7 +182,7 @@ impl State {
     ///
     /// # Errors
     /// `Fenced`, with the reason for its end as far as it is kept.
-    pub fn live_session(&self, session: SessionId) -> Result<&Session, Refusal> {
+    pub fn live_session(&self, session: SessionId) -> Result<&Session> {
         self.sessions.live(session)
     }
 

@@ -14,6 +14,7 @@ use crate::config::InvalidOption;
 use crate::storage::chunks::ChunkStoreError;
 
 pub(crate) type Result<T, E = WireError> = std::result::Result<T, E>;
+pub(crate) type StartResult<T> = std::result::Result<T, StartError>;
 
 /// Error of starting a coordinator: the cause, the place and the remedy.
 #[derive(Debug, thiserror::Error)]

@@ -87,10 +87,8 @@ pub(crate) fn our_meta(
 }
 
 pub(crate) fn raft_meta(meta: &SnapshotMeta) -> io::Result<types::RaftSnapshotMeta> {
-    Ok(types::RaftSnapshotMeta {
-        last_log_id: meta.last.map(log_id),
-        last_membership: stored(meta)?,
-    })
+    let (last_log_id, last_membership) = (meta.last.map(log_id), stored(meta)?);
+    Ok(types::RaftSnapshotMeta { last_log_id, last_membership })
 }
 
 pub(crate) fn stored(meta: &SnapshotMeta) -> io::Result<StoredMembership> {

@@ -17,7 +17,7 @@ use super::types::{
 use crate::machine::{AnyMachine, Machine, MachineError};
 use crate::storage::committer::StopReason;
 use crate::storage::record::Position;
-use crate::storage::snapshot::{self, SnapshotStore};
+use crate::storage::snapshot::{self, SnapshotMeta, SnapshotStore};
 
 /// The machine, shared between the log that drives it and its readers.
 #[derive(Debug)]
@@ -37,11 +37,7 @@ struct AppliedMachine<M: ?Sized> {
 
 impl<M: Machine> Shared<M> {
     /// - `restored`: snapshot from which the machine's state was restored.
-    pub(crate) fn new(
-        machine: M,
-        restored: Option<&snapshot::SnapshotMeta>,
-        failure: StopReason,
-    ) -> Self {
+    pub(crate) fn new(machine: M, restored: Option<&SnapshotMeta>, failure: StopReason) -> Self {
         let applied = restored.and_then(|meta| meta.last);
         let used = restored.map(known_numbers).unwrap_or_default();
         Self { failure, held: RwLock::new(AppliedMachine { applied, used, machine }) }
@@ -69,17 +65,13 @@ impl<M: ?Sized> Shared<M> {
     }
 
     /// A panic leaves the machine half changed: the lock stays poisoned and the node stops.
-    fn change<T>(
-        &self,
-        index: u64,
-        work: impl FnOnce(&mut AppliedMachine<M>) -> T,
-    ) -> io::Result<T> {
+    fn change<T>(&self, at: u64, work: impl FnOnce(&mut AppliedMachine<M>) -> T) -> io::Result<T> {
         let changed = catch_unwind(AssertUnwindSafe(|| {
             let mut held = self.held.write().expect("a node that panicked applies no more");
             work(&mut held)
         }));
         changed.map_err(|_| {
-            let message = format!("the machine panicked at index {index}");
+            let message = format!("the machine panicked at index {at}");
             self.failure.note(message.clone());
             io::Error::other(message)
         })
@@ -87,7 +79,7 @@ impl<M: ?Sized> Shared<M> {
 }
 
 /// Returns the numbers in a snapshot; one of an earlier release lists only current members.
-fn known_numbers(meta: &snapshot::SnapshotMeta) -> BTreeSet<u64> {
+fn known_numbers(meta: &SnapshotMeta) -> BTreeSet<u64> {
     meta.used.iter().chain(meta.members.addresses.keys()).copied().collect()
 }
 
@@ -106,7 +98,7 @@ impl MachineAdapter {
         host: Arc<dyn Host>,
         shared: Arc<Shared<dyn AnyMachine>>,
         snapshots: Arc<SnapshotStore>,
-        restored: Option<&snapshot::SnapshotMeta>,
+        restored: Option<&SnapshotMeta>,
     ) -> io::Result<Self> {
         let membership = restored.map(convert::stored).transpose()?.unwrap_or_default();
         let applied = restored.and_then(|meta| meta.last).map(convert::log_id);
@@ -209,7 +201,7 @@ impl RaftStateMachine<TypeConfig> for MachineAdapter {
 #[derive(Debug)]
 pub(crate) struct Builder {
     host: Arc<dyn Host>,
-    meta: snapshot::SnapshotMeta,
+    meta: SnapshotMeta,
     state: Result<Vec<u8>, String>,
     snapshots: Arc<SnapshotStore>,
     failure: StopReason,

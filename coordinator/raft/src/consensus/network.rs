@@ -81,11 +81,8 @@ impl Client {
         Unreachable::new(&AnyError::error(what))
     }
 
-    async fn ask(
-        &self,
-        message: Message,
-    ) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
-        match self.call(&message, self.deadline).await? {
+    async fn ask(&self, query: Message) -> Result<VoteResponse<TypeConfig>, RPCError<TypeConfig>> {
+        match self.call(&query, self.deadline).await? {
             PeerAnswer::Voted { vote, granted, last } => {
                 let last = last.map(convert::log_id);
                 Ok(VoteResponse::new(convert::raft_vote(vote), last, granted))

@@ -18,6 +18,8 @@ use crate::storage::redb_log::{RedbLog, RedbLogError};
 use crate::storage::snapshot::{self, SnapshotMeta, SnapshotStore};
 use crate::storage::witness::Witness;
 
+type Result<T, E = OpenError> = std::result::Result<T, E>;
+
 const LOG: &str = "log.redb";
 /// Log under construction; it is valid only once it has been renamed.
 const LOG_UNFINISHED: &str = "log.redb.new";
@@ -57,7 +59,7 @@ pub(crate) fn recover(
     disk: &Arc<dyn Disk>,
     options: &NodeOptions,
     machine: &mut impl Machine,
-) -> Result<Recovered, OpenError> {
+) -> Result<Recovered> {
     let lock = take(disk.as_ref())?;
     let names = disk.list().map_err(|e| io_error(disk.as_ref(), "", e))?;
     if !names.iter().any(|name| name == LOG) {
@@ -85,7 +87,7 @@ pub(crate) fn recover(
 }
 
 /// Locks the directory for this process.
-pub(crate) fn take(disk: &dyn Disk) -> Result<DiskLock, OpenError> {
+pub(crate) fn take(disk: &dyn Disk) -> Result<DiskLock> {
     disk.lock().map_err(|source| match source.kind() {
         io::ErrorKind::WouldBlock => OpenError::Locked { dir: disk.path_text("") },
         _ => io_error(disk, "", source),
@@ -93,7 +95,7 @@ pub(crate) fn take(disk: &dyn Disk) -> Result<DiskLock, OpenError> {
 }
 
 /// True if a locked directory has a log.
-pub(crate) fn has_log(disk: &dyn Disk) -> Result<bool, OpenError> {
+pub(crate) fn has_log(disk: &dyn Disk) -> Result<bool> {
     let names = disk.list().map_err(|e| io_error(disk, "", e))?;
     Ok(names.iter().any(|name| name == LOG))
 }
@@ -114,7 +116,7 @@ pub(crate) fn create_log(
     names: &[String],
     cluster: Uuid,
     header: &LogOwner,
-) -> Result<(), OpenError> {
+) -> Result<()> {
     if SnapshotStore::any(names) {
         let reason = format!("there are snapshots, but `{LOG}` is missing");
         return Err(OpenError::Corrupt { path: disk.path_text(""), reason });
@@ -138,18 +140,14 @@ pub(crate) fn create_log(
 }
 
 /// Renames a new log to its final name. A crash before this leaves the directory pristine.
-pub(crate) fn finish_log(
-    disk: &dyn Disk,
-    cluster: Uuid,
-    header: &LogOwner,
-) -> Result<(), OpenError> {
+pub(crate) fn finish_log(disk: &dyn Disk, cluster: Uuid, header: &LogOwner) -> Result<()> {
     disk.rename(LOG_UNFINISHED, LOG).map_err(|e| io_error(disk, LOG, e))?;
     tracing::info!(%cluster, node = header.node_id, origin = ?header.origin, "directory made");
     Ok(())
 }
 
 /// Opens a log with all checks: `LOG`, or `LOG_UNFINISHED` if it is not renamed yet.
-pub(crate) fn open_log(disk: &dyn Disk) -> Result<(RedbLog, Uuid, LogOwner), OpenError> {
+pub(crate) fn open_log(disk: &dyn Disk) -> Result<(RedbLog, Uuid, LogOwner)> {
     let name = if has_log(disk)? { LOG } else { LOG_UNFINISHED };
     let path = || disk.path_text(name);
     let file = disk.open(name).map_err(|e| io_error(disk, name, e))?;
@@ -171,7 +169,7 @@ pub(crate) fn open_log(disk: &dyn Disk) -> Result<(RedbLog, Uuid, LogOwner), Ope
     Ok((log, cluster, header))
 }
 
-fn check_owner(disk: &dyn Disk, options: &NodeOptions, header: &LogOwner) -> Result<(), OpenError> {
+fn check_owner(disk: &dyn Disk, options: &NodeOptions, header: &LogOwner) -> Result<()> {
     let (name, node) = (&options.cluster_name, options.node_id);
     if (&header.cluster_name, header.node_id) == (name, node) {
         return Ok(());
@@ -184,28 +182,19 @@ fn check_owner(disk: &dyn Disk, options: &NodeOptions, header: &LogOwner) -> Res
 }
 
 /// Rejects a start for another cluster than the one that a directory without history waits for.
-fn check_start(
-    disk: &dyn Disk,
-    options: &NodeOptions,
-    state: &LogState,
-    cluster: Uuid,
-) -> Result<(), OpenError> {
+fn check_start(disk: &dyn Disk, options: &NodeOptions, state: &LogState, own: Uuid) -> Result<()> {
     let wanted = options.start.cluster(&options.cluster_name);
-    if *state != LogState::default() || wanted.is_none_or(|wanted| wanted == cluster) {
+    if *state != LogState::default() || wanted.is_none_or(|wanted| wanted == own) {
         return Ok(());
     }
     let reason = format!(
-        "it waits to become part of cluster {cluster}, but is started for another one; it has no data yet, so empty it, or start it as before"
+        "it waits to become part of cluster {own}, but is started for another one; it has no data yet, so empty it, or start it as before"
     );
     Err(OpenError::Foreign { path: disk.path_text(""), reason })
 }
 
 /// Snapshot and log must overlap or touch; otherwise acknowledged entries are in neither.
-fn check_no_gap(
-    disk: &dyn Disk,
-    log: &RedbLog,
-    newest: Option<&SnapshotMeta>,
-) -> Result<(), OpenError> {
+fn check_no_gap(disk: &dyn Disk, log: &RedbLog, newest: Option<&SnapshotMeta>) -> Result<()> {
     let covered = newest.map_or(0, SnapshotMeta::entries);
     let first = log.state().first_index();
     if first <= covered {

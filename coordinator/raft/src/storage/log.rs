@@ -20,10 +20,10 @@ pub(crate) trait LogStore: Send + 'static {
     /// is. Votes are written here too, so that they are never reordered against entries.
     /// # Errors  Any error poisons the store: its owner must not use it again, as the content of
     /// the disk is unknown until it is opened again.
-    fn write(&mut self, changes: &[LogChange]) -> Result<(), LogError>;
+    fn write(&mut self, changes: &[LogChange]) -> Result<()>;
 
     /// Reads the entries of `range` that the log holds, in order.
-    fn read(&self, range: Range<u64>) -> Result<Vec<Record>, LogError>;
+    fn read(&self, range: Range<u64>) -> Result<Vec<Record>>;
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,6 +60,8 @@ impl LogState {
         self.purged.map_or(0, |purged| purged.index + 1)
     }
 }
+
+pub(crate) type Result<T, E = LogError> = std::result::Result<T, E>;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LogError {

@@ -11,7 +11,7 @@ use redb::{
 use uuid::Uuid;
 
 use crate::storage::framing::FrameError;
-use crate::storage::log::{LogChange, LogError, LogState, LogStore};
+use crate::storage::log::{LogChange, LogError, LogState, LogStore, Result};
 use crate::storage::record::{Position, Record, Vote};
 use crate::storage::witness::Witness;
 use shardfeed_host::DiskFile;
@@ -52,11 +52,7 @@ pub(crate) enum RedbLogError {
 
 impl RedbLog {
     /// Creates a new log in an empty file. Its header is `header`, framed by the caller.
-    pub(crate) fn create(
-        file: Box<dyn DiskFile>,
-        cluster: Uuid,
-        header: &[u8],
-    ) -> Result<(), LogError> {
+    pub(crate) fn create(file: Box<dyn DiskFile>, cluster: Uuid, header: &[u8]) -> Result<()> {
         guarded(|| {
             let database = open_database(file)?;
             let write = begin(&database)?;
@@ -93,7 +89,7 @@ impl LogStore for RedbLog {
         self.state
     }
 
-    fn write(&mut self, changes: &[LogChange]) -> Result<(), LogError> {
+    fn write(&mut self, changes: &[LogChange]) -> Result<()> {
         guarded(|| {
             let (mut state, commits) = (self.state, self.commits + 1);
             let write = begin(&self.database)?;
@@ -108,7 +104,7 @@ impl LogStore for RedbLog {
         })
     }
 
-    fn read(&self, range: Range<u64>) -> Result<Vec<Record>, LogError> {
+    fn read(&self, range: Range<u64>) -> Result<Vec<Record>> {
         guarded(|| {
             let read = self.database.begin_read().map_err(log_error)?;
             let entries = read.open_table(ENTRIES).map_err(log_error)?;
@@ -123,13 +119,13 @@ impl LogStore for RedbLog {
 }
 
 /// Begins a transaction whose commit returns only after a sync.
-fn begin(database: &Database) -> Result<WriteTransaction, LogError> {
+fn begin(database: &Database) -> Result<WriteTransaction> {
     let mut write = database.begin_write().map_err(log_error)?;
     write.set_durability(Durability::Immediate).map_err(|e| LogError::Io(io::Error::other(e)))?;
     Ok(write)
 }
 
-fn open_database(file: Box<dyn DiskFile>) -> Result<Database, LogError> {
+fn open_database(file: Box<dyn DiskFile>) -> Result<Database> {
     let mut builder = Database::builder();
     builder.set_cache_size(CACHE_BYTES).set_check_integrity_on_open(true);
     builder.create_with_backend(Backend(file)).map_err(log_error)
@@ -140,7 +136,7 @@ fn apply(
     cluster: Uuid,
     state: &mut LogState,
     change: &LogChange,
-) -> Result<(), LogError> {
+) -> Result<()> {
     match change {
         LogChange::Append(records) => append(write, cluster, state, records),
         LogChange::TruncateAfter(kept) => truncate(write, cluster, state, *kept),
@@ -161,7 +157,7 @@ fn append(
     cluster: Uuid,
     state: &mut LogState,
     records: &[Record],
-) -> Result<(), LogError> {
+) -> Result<()> {
     let mut entries = write.open_table(ENTRIES).map_err(log_error)?;
     for record in records {
         let (expected, found) = (state.next_index(), record.position.index);
@@ -179,7 +175,7 @@ fn truncate(
     cluster: Uuid,
     state: &mut LogState,
     kept: Option<u64>,
-) -> Result<(), LogError> {
+) -> Result<()> {
     let from = kept.map_or(0, |index| index + 1);
     if from >= state.next_index() {
         return Ok(());
@@ -198,7 +194,7 @@ fn purge(
     cluster: Uuid,
     state: &mut LogState,
     upto: Position,
-) -> Result<(), LogError> {
+) -> Result<()> {
     if state.purged.is_some_and(|purged| purged.index >= upto.index) {
         return Ok(());
     }
@@ -211,13 +207,13 @@ fn purge(
     put_mark(write, PURGED, &upto.encode(cluster))
 }
 
-fn put_mark(write: &WriteTransaction, name: &str, bytes: &[u8]) -> Result<(), LogError> {
+fn put_mark(write: &WriteTransaction, name: &str, bytes: &[u8]) -> Result<()> {
     let mut marks = write.open_table(MARKS).map_err(log_error)?;
     marks.insert(name, bytes).map_err(log_error)?;
     Ok(())
 }
 
-fn mark(database: &Database, name: &str) -> Result<Option<Vec<u8>>, LogError> {
+fn mark(database: &Database, name: &str) -> Result<Option<Vec<u8>>> {
     guarded(|| {
         let read = database.begin_read().map_err(log_error)?;
         let marks = match read.open_table(MARKS) {
@@ -231,7 +227,7 @@ fn mark(database: &Database, name: &str) -> Result<Option<Vec<u8>>, LogError> {
 }
 
 /// Reads the marks and every entry; a hole, a falling term or a wrong checksum is damage.
-fn read_state(database: &Database, cluster: Uuid) -> Result<LogState, LogError> {
+fn read_state(database: &Database, cluster: Uuid) -> Result<LogState> {
     let framed = |name: &'static str| {
         move |e: FrameError| LogError::Corrupt { place: format!("`{name}`"), reason: e.to_string() }
     };
@@ -259,7 +255,7 @@ fn read_state(database: &Database, cluster: Uuid) -> Result<LogState, LogError> 
     Ok(state)
 }
 
-fn read_commits(database: &Database) -> Result<u64, LogError> {
+fn read_commits(database: &Database) -> Result<u64> {
     let Some(bytes) = mark(database, COMMITS)? else { return Ok(0) };
     let bytes = bytes.try_into().map_err(|_| LogError::Corrupt {
         place: format!("`{COMMITS}`"),
@@ -268,7 +264,7 @@ fn read_commits(database: &Database) -> Result<u64, LogError> {
     Ok(u64::from_le_bytes(bytes))
 }
 
-fn decode(cluster: Uuid, index: u64, bytes: &[u8]) -> Result<Record, LogError> {
+fn decode(cluster: Uuid, index: u64, bytes: &[u8]) -> Result<Record> {
     let place = || format!("entry {index}");
     let record = Record::decode(cluster, bytes).map_err(|error| match error {
         FrameError::NewerVersion { found } => LogError::NewerFormat { found },
@@ -282,7 +278,7 @@ fn decode(cluster: Uuid, index: u64, bytes: &[u8]) -> Result<Record, LogError> {
 }
 
 /// Returns redb's panics as damage: redb asserts its own structure, and panics on a damaged file.
-fn guarded<T>(work: impl FnOnce() -> Result<T, LogError>) -> Result<T, LogError> {
+fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let said = panic.downcast_ref::<String>().map(String::as_str);
         let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no words");

@@ -10,7 +10,7 @@ use std::io;
 use uuid::Uuid;
 
 use crate::storage::framing::{self, FrameError, FrameKind};
-use crate::storage::log::LogError;
+use crate::storage::log::{LogError, Result};
 use shardfeed_host::DiskFile;
 
 /// Two slots, written in turn, each in its own page: a torn write leaves the other one intact.
@@ -36,11 +36,7 @@ impl Witness {
     }
 
     /// Checks the commit mark against a database with `commits`, and sets it to this number.
-    pub(crate) fn open(
-        file: Box<dyn DiskFile>,
-        cluster: Uuid,
-        commits: u64,
-    ) -> Result<Self, LogError> {
+    pub(crate) fn open(file: Box<dyn DiskFile>, cluster: Uuid, commits: u64) -> Result<Self> {
         let corrupt = |reason| LogError::Corrupt { place: "its witness".to_owned(), reason };
         if file.len()? != (SLOT_BYTES * SLOTS) as u64 {
             return Err(corrupt(

@@ -5,7 +5,7 @@ use crate::log::answer::Answer;
 use crate::log::bound::{SCOPES_MAX, check_count, check_name};
 use crate::log::command::{CreateAccess, ExchangeAccess};
 use crate::log::event::EventKind;
-use crate::log::refusal::Refusal;
+use crate::log::refusal::{Refusal, Result};
 use crate::state::State;
 
 /// Maximum lifetime of a token, ms: 10 years.
@@ -26,7 +26,7 @@ impl State {
         now_ms: u64,
         principal: &str,
         create: &CreateAccess,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<Answer> {
         let CreateAccess { id, digest, name, role, jobs, ttl_ms, join_ttl_ms } = create.clone();
         check_name("the token's name", &name)?;
         check_count("jobs of a token", jobs.len(), SCOPES_MAX, "name a common prefix and `*`")?;
@@ -49,7 +49,7 @@ impl State {
         self.keep_access(now_ms, token)
     }
 
-    fn keep_access(&mut self, now_ms: u64, token: AccessToken) -> Result<Answer, Refusal> {
+    fn keep_access(&mut self, now_ms: u64, token: AccessToken) -> Result<Answer> {
         check_name("the token's id", &token.id)?;
         if self.access.by_id.contains_key(&token.id) {
             let reason = format!("there is an access token `{}`; choose another id", token.id);
@@ -62,7 +62,7 @@ impl State {
         Ok(Answer::Done)
     }
 
-    pub(crate) fn revoke_access(&mut self, now_ms: u64, id: &str) -> Result<Answer, Refusal> {
+    pub(crate) fn revoke_access(&mut self, now_ms: u64, id: &str) -> Result<Answer> {
         let token = self.access.by_id.get_mut(id).ok_or_else(|| no_token(id))?;
         if token.revoked_ms.is_none() {
             token.revoked_ms = Some(now_ms);
@@ -76,7 +76,7 @@ impl State {
         &mut self,
         now_ms: u64,
         exchange: &ExchangeAccess,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<Answer> {
         let ExchangeAccess { join: from, id, digest, name } = exchange.clone();
         check_name("the token's name", &name)?;
         let known = self.access.by_id.get(&from).ok_or_else(|| no_token(&from))?;
@@ -113,7 +113,7 @@ impl State {
     }
 }
 
-fn check_ttl(ttl_ms: u64) -> Result<(), Refusal> {
+fn check_ttl(ttl_ms: u64) -> Result<()> {
     match (1..=TTL_MS_MAX).contains(&ttl_ms) {
         true => Ok(()),
         false => {

@@ -10,19 +10,17 @@ use crate::log::bound::{
 };
 use crate::log::command::{AddDataset, Command, FailDataset, Failure, FinishDataset, Listing};
 use crate::log::event::EventKind;
-use crate::log::refusal::Refusal;
+use crate::log::refusal::{Refusal, Result};
 use crate::state::{Moment, State};
 
 impl State {
-    pub(crate) fn remove_dataset(&mut self, name: &str) -> Result<Answer, Refusal> {
+    pub(crate) fn remove_dataset(&mut self, name: &str) -> Result<Answer> {
         let dataset = self.datasets.get(name)?;
         let mut jobs = self.jobs.by_name.values();
         let user = jobs.find(|job| job.dataset == name || job.mixes(name));
         if let Some(job) = user {
-            return Err(Refusal::Invalid(format!(
-                "job `{}` reads dataset `{name}`; remove the job first",
-                job.name
-            )));
+            let reason = format!("job `{}` reads dataset `{name}`; remove the job first", job.name);
+            return Err(Refusal::Invalid(reason));
         }
         for (session, scan) in dataset.scans() {
             self.sessions.drop_scan(session, &scan);
@@ -42,7 +40,7 @@ impl State {
         moment: Moment,
         Command { principal, scope, .. }: &Command,
         add: &AddDataset,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<Answer> {
         check_add(add)?;
         let held = self.datasets.parts;
         let mut attempt = self.datasets.removed_attempts + 1;
@@ -100,7 +98,7 @@ impl State {
         &mut self,
         moment: Moment,
         finish: &FinishDataset,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<Answer> {
         let dataset = self.datasets.get_mut(&finish.dataset)?;
         let FinishDataset { content, shards, records, .. } = *finish;
         if let Phase::Ready(ready) = &dataset.phase {
@@ -125,11 +123,7 @@ impl State {
         Ok(Answer::Done)
     }
 
-    pub(crate) fn fail_dataset(
-        &mut self,
-        moment: Moment,
-        fail: &FailDataset,
-    ) -> Result<Answer, Refusal> {
+    pub(crate) fn fail_dataset(&mut self, moment: Moment, fail: &FailDataset) -> Result<Answer> {
         let failure = bounded(&fail.failure);
         let dataset = self.datasets.get(&fail.dataset)?;
         if is_failed_by(dataset, &failure) && dataset.attempt == fail.attempt {
@@ -149,7 +143,7 @@ impl State {
     }
 }
 
-fn assembling(dataset: &Dataset, attempt: u64) -> Result<&Scan, Refusal> {
+fn assembling(dataset: &Dataset, attempt: u64) -> Result<&Scan> {
     let name = &dataset.name;
     match &dataset.phase {
         Phase::Assembling(scan) if dataset.attempt == attempt => Ok(scan),
@@ -164,7 +158,7 @@ fn assembling(dataset: &Dataset, attempt: u64) -> Result<&Scan, Refusal> {
     }
 }
 
-fn check_add(add: &AddDataset) -> Result<(), Refusal> {
+fn check_add(add: &AddDataset) -> Result<()> {
     check_name("the dataset's name", &add.name)?;
     let found = add.patterns.len();
     if let Some(Listing { root, parts }) = &add.listing {
@@ -196,7 +190,7 @@ fn check_add(add: &AddDataset) -> Result<(), Refusal> {
     }
 }
 
-fn check_same(known: &Dataset, add: &AddDataset) -> Result<(), Refusal> {
+fn check_same(known: &Dataset, add: &AddDataset) -> Result<()> {
     const NAMED_MAX: usize = 3;
     let (field, known) = if known.patterns != add.patterns {
         let more = known.patterns.len().saturating_sub(NAMED_MAX);

@@ -8,7 +8,7 @@ use shardfeed_plan::Digest;
 use crate::log::bound::{PARTS_MAX, PARTS_TOTAL_MAX, check_text};
 use crate::log::command::Part;
 use crate::log::id::{Fencing, SessionId};
-use crate::log::refusal::Refusal;
+use crate::log::refusal::{Refusal, Result};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScanLease {
@@ -158,7 +158,7 @@ impl Progress {
 
 /// Rejects parts beyond the maximum for all datasets together.
 /// - `held`: current number of parts.
-pub(crate) fn check_total(held: u64, parts: usize) -> Result<(), Refusal> {
+pub(crate) fn check_total(held: u64, parts: usize) -> Result<()> {
     if parts as u64 <= PARTS_TOTAL_MAX.saturating_sub(held) {
         return Ok(());
     }
@@ -169,7 +169,7 @@ fn full(what: &str, most: u64, hint: &str) -> Refusal {
     Refusal::Full { what: what.to_owned(), most, hint: hint.to_owned() }
 }
 
-pub(crate) fn check_listing(root: &str, parts: &[Part]) -> Result<(), Refusal> {
+pub(crate) fn check_listing(root: &str, parts: &[Part]) -> Result<()> {
     check_text("the root", root)?;
     if parts.len() > PARTS_MAX {
         let hint = "put more files into a part, or name fewer files";

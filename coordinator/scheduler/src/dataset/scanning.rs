@@ -7,7 +7,7 @@ use crate::log::bound::{MAPS_MAX, SCANS_TAKEN_MAX};
 use crate::log::command::{FailScan, Failure, Part, ReportListing, ReportScan};
 use crate::log::event::EventKind;
 use crate::log::id::{Fencing, ScanRef, SessionId};
-use crate::log::refusal::Refusal;
+use crate::log::refusal::{Refusal, Result};
 use crate::log::value::Cordon;
 use crate::session::Session;
 use crate::state::{Moment, State};
@@ -18,7 +18,7 @@ impl State {
         Moment { index, now_ms }: Moment,
         session: SessionId,
         most: u32,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<Answer> {
         self.sessions.live(session)?;
         if self.sessions.cordon(session) != Cordon::Open {
             return Ok(Answer::Scans(vec![]));
@@ -44,7 +44,7 @@ impl State {
         &mut self,
         moment: Moment,
         report: &ReportListing,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<Answer> {
         let ReportListing { session, dataset: name, fencing, root, parts } = report;
         self.sessions.live(*session)?;
         let held = self.datasets.parts;
@@ -76,7 +76,7 @@ impl State {
         Ok(Answer::Done)
     }
 
-    pub(crate) fn report_scan(&mut self, report: &ReportScan) -> Result<Answer, Refusal> {
+    pub(crate) fn report_scan(&mut self, report: &ReportScan) -> Result<Answer> {
         let ReportScan { session, dataset: name, part: number, fencing, chunk, records, maps } =
             report;
         self.sessions.live(*session)?;
@@ -127,7 +127,7 @@ impl State {
         Ok(Answer::Done)
     }
 
-    pub(crate) fn fail_scan(&mut self, moment: Moment, fail: &FailScan) -> Result<Answer, Refusal> {
+    pub(crate) fn fail_scan(&mut self, moment: Moment, fail: &FailScan) -> Result<Answer> {
         let FailScan { session, dataset: name, fencing, failure } = fail;
         let Session { scans: held, join, owner, .. } = self.sessions.live(*session)?;
         let dataset = self.datasets.get(name)?;

@@ -36,7 +36,7 @@ impl State {
         let mut proposed = vec![];
         for generation in usable {
             for (epoch, pool) in &generation.pools {
-                let revokes = self.balance_pool(generation, pool, speeds);
+                let revokes = self.revokes(generation, pool, speeds);
                 if !revokes.is_empty() {
                     let (job, generation) = (job.name.clone(), generation.number);
                     proposed.push(Revoke { job, generation, epoch: *epoch, revokes });
@@ -46,12 +46,7 @@ impl State {
         proposed
     }
 
-    fn balance_pool(
-        &self,
-        generation: &Generation,
-        pool: &Pool,
-        speeds: &Speeds,
-    ) -> Vec<RankRevoke> {
+    fn revokes(&self, generation: &Generation, pool: &Pool, speeds: &Speeds) -> Vec<RankRevoke> {
         if pool.free() > 0 || pool.is_done() {
             return vec![];
         }

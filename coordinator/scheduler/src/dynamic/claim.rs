@@ -12,7 +12,7 @@ use crate::log::answer::{Answer, ClaimResult};
 use crate::log::bound::{CLAIMS_MAX, PIECES_TOLD_MAX, REVOKES_MAX, SEALED_KEPT, SIZES_TOLD_MAX};
 use crate::log::command::{Claim, PoolFacts, Revoke};
 use crate::log::cursor::RankCursor;
-use crate::log::refusal::Refusal;
+use crate::log::refusal::{Refusal, Result};
 use crate::state::{Moment, State};
 
 /// Number of group ranges at the end of a rank's list whose shards its worker probably has at hand.
@@ -22,11 +22,7 @@ const PIECES_NEAR: usize = 16;
 type Told<'a> = BTreeMap<(&'a str, u64, u64), &'a PoolFacts>;
 
 impl State {
-    pub(crate) fn claim_groups(
-        &mut self,
-        moment: Moment,
-        takes: &[Claim],
-    ) -> Result<Answer, Refusal> {
+    pub(crate) fn claim_groups(&mut self, moment: Moment, takes: &[Claim]) -> Result<Answer> {
         if takes.is_empty() || takes.len() > CLAIMS_MAX {
             let reason =
                 format!("{} claims in one command; 1 to {CLAIMS_MAX} are allowed", takes.len());
@@ -64,7 +60,7 @@ impl State {
         take: &'a Claim,
         facts: &PoolFacts,
         fitting: &mut Vec<(&'a str, u64, u64)>,
-    ) -> Result<ClaimResult, Refusal> {
+    ) -> Result<ClaimResult> {
         match self.verdict(&take.lease) {
             Verdict::Live => {}
             Verdict::Superseded { refusal } | Verdict::Fenced { refusal } => return Err(refusal),
@@ -111,7 +107,7 @@ impl State {
         Ok(taken.expect("the pool was made when the take was checked"))
     }
 
-    pub(crate) fn revoke(&mut self, revoke: &Revoke) -> Result<Answer, Refusal> {
+    pub(crate) fn revoke(&mut self, revoke: &Revoke) -> Result<Answer> {
         let Revoke { job, generation: number, epoch, revokes } = revoke;
         let job = self.jobs.get_mut(job)?;
         if revokes.len() > REVOKES_MAX {
@@ -125,10 +121,9 @@ impl State {
         }
         let pool = job.generations.get_mut(number).and_then(|known| known.pools.get_mut(epoch));
         let Some(pool) = pool else {
-            let reason = format!(
-                "generation {number} of job `{}` shares nothing out in epoch {epoch}",
-                job.name
-            );
+            let name = &job.name;
+            let reason =
+                format!("generation {number} of job `{name}` shares nothing out in epoch {epoch}");
             return Err(Refusal::Invalid(reason));
         };
         for one in revokes {
@@ -160,7 +155,7 @@ impl ClaimCheck<'_> {
     /// Checks the claim, and creates the epoch's pool if there is none.
     ///
     /// `None` while the maximum number of pools is reached.
-    fn check(&self, generation: &mut Generation) -> Result<Option<ClaimPosition>, Refusal> {
+    fn check(&self, generation: &mut Generation) -> Result<Option<ClaimPosition>> {
         let Claim { epoch, step, facts, .. } = self.take;
         let cursor =
             generation.ranks.get(&self.rank).map_or(generation.start(), |rank| rank.cursor);
@@ -173,10 +168,9 @@ impl ClaimCheck<'_> {
             return Err(self.invalid(&format!("was not granted the batches before step {step}")));
         }
         if *epoch == cursor.epoch && *step < cursor.step {
-            let reason = format!(
-                "claims at step {step}, but has consumed everything before {}",
-                cursor.step
-            );
+            let known = cursor.step;
+            let reason =
+                format!("claims at step {step}, but has consumed everything before {known}");
             return Err(self.invalid(&reason));
         }
         let known = generation.pools.get(epoch);
@@ -197,7 +191,7 @@ impl ClaimCheck<'_> {
     }
 
     /// Checks the positions in the list that the claim reports.
-    fn check_positions(&self, pool: &Pool) -> Result<(), Refusal> {
+    fn check_positions(&self, pool: &Pool) -> Result<()> {
         let Claim { started, released, .. } = self.take;
         let share = pool.shares.get(&self.rank);
         let samples = share.map_or(0, |share| share.list.samples());
@@ -359,7 +353,7 @@ fn size_of(facts: &PoolFacts, group: u64) -> Option<u64> {
     facts.next.get(index).copied()
 }
 
-fn check_facts(facts: &PoolFacts) -> Result<(), Refusal> {
+fn check_facts(facts: &PoolFacts) -> Result<()> {
     let PoolFacts { groups, samples, next, .. } = facts;
     let is_sound = *groups > 0 && samples >= groups && next.len() <= SIZES_TOLD_MAX;
     if is_sound && !next.contains(&0) && end_of(facts) <= *groups {
@@ -373,7 +367,7 @@ fn check_facts(facts: &PoolFacts) -> Result<(), Refusal> {
 }
 
 /// Checks that the sizes match the known counts of the epoch.
-fn check_sizes(pool: &Pool, facts: &PoolFacts) -> Result<(), Refusal> {
+fn check_sizes(pool: &Pool, facts: &PoolFacts) -> Result<()> {
     let known = |group: u64| usize::try_from(group.saturating_sub(facts.at)).unwrap_or(usize::MAX);
     let new = facts.next.get(known(pool.next)..).filter(|_| facts.at <= pool.next);
     let mut begun = Some(pool.begun);

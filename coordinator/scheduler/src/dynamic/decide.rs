@@ -8,7 +8,7 @@ use crate::log::answer::Answer;
 use crate::log::bound::SEALED_KEPT;
 use crate::log::command::WaitForDoubt;
 use crate::log::event::EventKind;
-use crate::log::refusal::Refusal;
+use crate::log::refusal::{Refusal, Result};
 use crate::log::value::{DoubtPolicy, InDoubt};
 use crate::state::{Moment, State};
 
@@ -29,11 +29,7 @@ impl State {
     }
 
     /// Counts the time for which the leader has seen epochs wait only for samples in doubt.
-    pub(crate) fn wait_for_doubt(
-        &mut self,
-        moment: Moment,
-        wait: &WaitForDoubt,
-    ) -> Result<Answer, Refusal> {
+    pub(crate) fn wait_for_doubt(&mut self, moment: Moment, wait: &WaitForDoubt) -> Result<Answer> {
         let WaitForDoubt { job, generation, epochs, ms } = wait;
         let job = self.jobs.get_mut(job)?;
         // A job that is paused or cancelled does not wait.
@@ -51,12 +47,7 @@ impl State {
     ///
     /// # Errors
     /// `Invalid` if there is no such rank or it is served; `NotFound` if there is no such job.
-    pub(crate) fn declare_gone(
-        &mut self,
-        moment: Moment,
-        name: &str,
-        rank: u64,
-    ) -> Result<Answer, Refusal> {
+    pub(crate) fn declare_gone(&mut self, moment: Moment, name: &str, rank: u64) -> Result<Answer> {
         let job = self.jobs.get_mut(name)?;
         let Some(current) = job.current() else {
             return Err(Refusal::Invalid(format!("job `{name}` has not started")));

@@ -17,13 +17,15 @@ pub enum Breach {
     Rule { what: String, rule: &'static str },
 }
 
-pub(super) fn bound(what: &'static str, held: usize, most: usize) -> Result<(), Breach> {
+pub(super) type Checked = Result<(), Breach>;
+
+pub(super) fn bound(what: &'static str, held: usize, most: usize) -> Checked {
     if held <= most {
         return Ok(());
     }
     Err(Breach::Bound { what, held: held as u64, most: most as u64 })
 }
 
-pub(super) fn rule(holds: bool, what: &str, rule: &'static str) -> Result<(), Breach> {
+pub(super) fn rule(holds: bool, what: &str, rule: &'static str) -> Checked {
     if holds { Ok(()) } else { Err(Breach::Rule { what: what.to_owned(), rule }) }
 }

@@ -3,13 +3,13 @@
 use shardfeed_plan::dynamic::GroupRange;
 
 use crate::dynamic::pool::{Pool, RankAssignment};
-use crate::invariant::breach::{Breach, bound, rule};
+use crate::invariant::breach::{Checked, bound, rule};
 use crate::job::Job;
 use crate::job::generation::Generation;
 use crate::log::bound::EPOCHS_KEPT;
 
 /// Y2: no dynamic job has equal steps.
-pub(super) fn check_pools(job: &Job, generation: &Generation, what: &str) -> Result<(), Breach> {
+pub(super) fn check_pools(job: &Job, generation: &Generation, what: &str) -> Checked {
     bound("pools of a generation", generation.pools.len(), EPOCHS_KEPT)?;
     let is_dynamic = job.identity.is_dynamic() || generation.pools.is_empty();
     rule(is_dynamic, what, "only dynamic jobs have pools")?;
@@ -36,7 +36,7 @@ pub(super) fn check_pools(job: &Job, generation: &Generation, what: &str) -> Res
 }
 
 /// Y1: every sample of a group that was begun is free, in one list, or was consumed before.
-fn check_places(pool: &Pool, what: &str) -> Result<(), Breach> {
+fn check_places(pool: &Pool, what: &str) -> Checked {
     let Pool { groups, samples, next, begun, before, returned, dropped, .. } = pool;
     let is_begun = if next == groups { begun == samples } else { begun < samples };
     rule(next <= groups && is_begun, what, "the groups begun have the samples begun")?;
@@ -56,7 +56,7 @@ fn check_places(pool: &Pool, what: &str) -> Result<(), Breach> {
 }
 
 /// Y3: consumed <= started <= granted, and consumed <= horizon <= granted.
-fn check_share(pool: &Pool, share: &RankAssignment, what: &str) -> Result<(), Breach> {
+fn check_share(pool: &Pool, share: &RankAssignment, what: &str) -> Checked {
     let samples = share.list.samples();
     let in_order = share.consumed <= share.started && share.started <= samples;
     rule(in_order, what, "consumed samples were begun, and begun samples were granted")?;
@@ -79,12 +79,7 @@ fn check_share(pool: &Pool, share: &RankAssignment, what: &str) -> Result<(), Br
 }
 
 /// Y4: the known cursor of a rank matches the samples that are counted as consumed.
-fn check_cursor(
-    generation: &Generation,
-    epoch: u64,
-    number: u64,
-    what: &str,
-) -> Result<(), Breach> {
+fn check_cursor(generation: &Generation, epoch: u64, number: u64, what: &str) -> Checked {
     let (Some(rank), Some(pool)) = (generation.ranks.get(&number), generation.pools.get(&epoch))
     else {
         return Ok(());

@@ -6,7 +6,7 @@ use crate::log::answer::Answer;
 use crate::log::bound::check_text;
 use crate::log::event::EventKind;
 use crate::log::id::RankRef;
-use crate::log::refusal::Refusal;
+use crate::log::refusal::Result;
 use crate::log::value::Hold;
 use crate::state::{Moment, State};
 
@@ -17,7 +17,7 @@ impl State {
         name: &str,
         hold: Option<Hold>,
         (principal, reason): (&str, &str),
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<Answer> {
         check_text("the reason", reason)?;
         let job = self.jobs.get_mut(name)?;
         let held = job.held.as_ref().map(|held| held.hold);

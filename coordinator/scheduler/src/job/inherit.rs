@@ -10,18 +10,14 @@ use crate::job::origin::{Origin, alike};
 use crate::job::place::StartDecision;
 use crate::log::command::StartRank;
 use crate::log::cursor::RankCursor;
-use crate::log::refusal::Refusal;
+use crate::log::refusal::{Refusal, Result};
 
 impl Job {
     /// Finds the lists with which a placed start continues.
     ///
     /// # Errors
     /// `Forgotten`; `Invalid` if the loader states of the ranks are of different generations.
-    pub(crate) fn place_lists(
-        &self,
-        start: &StartRank,
-        place: &mut StartDecision,
-    ) -> Result<(), Refusal> {
+    pub(crate) fn place_lists(&self, start: &StartRank, place: &mut StartDecision) -> Result<()> {
         if let Some((number, left)) = start.leaves() {
             self.check_stand(self.generations.get(&number), start, left)?;
         }
@@ -72,7 +68,7 @@ impl Job {
         generation: Option<&Generation>,
         start: &StartRank,
         cursor: RankCursor,
-    ) -> Result<(), Refusal> {
+    ) -> Result<()> {
         if generation.is_some_and(|known| known.can_stand_at(start.rank, cursor, true)) {
             return Ok(());
         }
@@ -90,13 +86,8 @@ impl Job {
     ///
     /// # Errors
     /// `Forgotten` if the lists are not kept, or do not fit the loader state.
-    fn inherit(
-        &self,
-        start: &StartRank,
-        from: Option<u64>,
-        origin: &Origin,
-    ) -> Result<Option<Pool>, Refusal> {
-        let (epoch, step) = (origin.epoch, origin.step());
+    fn inherit(&self, start: &StartRank, from: Option<u64>, to: &Origin) -> Result<Option<Pool>> {
+        let (epoch, step) = (to.epoch, to.step());
         let forgotten = |reason: String| match step {
             0 => Ok(None),
             _ => Err(self.forgotten(epoch, step, reason)),
@@ -113,7 +104,7 @@ impl Job {
             return forgotten(format!("generation {from} keeps no lists of epoch {epoch}"));
         };
         if generation.world_size == start.world_size
-            && alike(&segments, &origin.segments)
+            && alike(&segments, &to.segments)
             && !pool.has_moved()
         {
             let copy = pool.copied();
@@ -126,7 +117,7 @@ impl Job {
         if step == 0 {
             return Ok(None);
         }
-        let recut = recut(pool, generation, &segments, start, origin);
+        let recut = recut(pool, generation, &segments, start, to);
         if recut.is_none() {
             let reason = format!("it does not say the position of each rank of generation {from}");
             return Err(self.forgotten(epoch, step, reason));

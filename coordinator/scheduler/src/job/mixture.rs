@@ -10,7 +10,7 @@ use crate::log::bound::{
 };
 use crate::log::command::StartRank;
 use crate::log::cursor::RankCursor;
-use crate::log::refusal::Refusal;
+use crate::log::refusal::{Refusal, Result};
 use crate::session::principal_name;
 use crate::state::State;
 
@@ -20,7 +20,7 @@ impl State {
         &self,
         mixture: &JobMixture,
         (dataset, identity): (&str, &JobIdentity),
-    ) -> Result<(), Refusal> {
+    ) -> Result<()> {
         let invalid = |reason: &str| Err(Refusal::Invalid(reason.to_owned()));
         if identity.is_dynamic() {
             return invalid(
@@ -45,7 +45,7 @@ impl State {
         mixture: &JobMixture,
         job: &str,
         (principal, scope): (&str, &[String]),
-    ) -> Result<(), Refusal> {
+    ) -> Result<()> {
         let known = self.jobs.by_name.get(job);
         if known.is_some_and(|known| known.mixture(mixture.digest()).is_some()) {
             return Ok(());
@@ -97,7 +97,7 @@ impl Job {
         &self,
         mixture: &JobMixture,
         (principal, scope): (&str, &[String]),
-    ) -> Result<(), Refusal> {
+    ) -> Result<()> {
         let (who, registrar) = (principal_name(principal), principal_name(&self.registered_by));
         let is_theirs = registrar.is_empty() || who == registrar || self.continued_by.contains(who);
         if scope.is_empty() || is_theirs || self.mixture(mixture.digest()).is_some() {
@@ -152,7 +152,7 @@ impl Job {
     }
 
     /// Rejects the opening of a generation with a mixture that is not registered.
-    pub(super) fn check_mixture(&self, start: &StartRank) -> Result<(), Refusal> {
+    pub(super) fn check_mixture(&self, start: &StartRank) -> Result<()> {
         let (rank, job) = (start.rank, &self.name);
         let reason = match start.mixture {
             Some(digest) if self.mixture(digest).is_some() => return Ok(()),

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use shardfeed_plan::{LANES_MAX, PlanError, SEGMENTS_MAX, Segment, Steps, Tail, check_epoch};
 
 use crate::log::bound::{STEP_MAX, shortened};
-use crate::log::refusal::Refusal;
+use crate::log::refusal::{Refusal, Result};
 
 /// A position to start from: an epoch and the steps that were consumed of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,7 +21,7 @@ impl Origin {
         segments: &[Segment],
         world_size: u64,
         tail: Tail,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self> {
         let invalid = |reason: String| Err(Refusal::Invalid(reason));
         check_epoch(epoch).map_err(|error| plan_error(&error))?;
         let Some((open, closed)) = segments.split_last() else {

@@ -10,7 +10,7 @@ use crate::job::origin::{Origin, alike};
 use crate::log::bound::GENERATION_MAX;
 use crate::log::command::StartRank;
 use crate::log::cursor::RankCursor;
-use crate::log::refusal::Refusal;
+use crate::log::refusal::{Refusal, Result};
 
 /// Decision on a start, before any change.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ pub(crate) struct Opening {
 
 impl Job {
     /// Decides which generation a start leads to, or refuses it.
-    pub(crate) fn place(&self, start: &StartRank) -> Result<StartDecision, Refusal> {
+    pub(crate) fn place(&self, start: &StartRank) -> Result<StartDecision> {
         if self.identity.is_dynamic() && start.limit.is_some() {
             let reason =
                 "limit= cuts the plan of an epoch, and mode=\"dynamic\" has none; leave it out";
@@ -52,7 +52,7 @@ impl Job {
         Ok(place)
     }
 
-    fn check_left_out(&self, start: &StartRank) -> Result<(), Refusal> {
+    fn check_left_out(&self, start: &StartRank) -> Result<()> {
         let ranges = start.left_out.ranges();
         let reason = if ranges.is_empty() {
             return Ok(());
@@ -66,7 +66,7 @@ impl Job {
         Err(Refusal::Invalid(format!("`left_out` {ranges:?} {reason}")))
     }
 
-    fn place_by_intent(&self, start: &StartRank) -> Result<StartDecision, Refusal> {
+    fn place_by_intent(&self, start: &StartRank) -> Result<StartDecision> {
         let tail = self.identity.tail;
         match &start.intent {
             Intent::Reconnect { generation, epoch, step } => {
@@ -86,23 +86,18 @@ impl Job {
     }
 
     /// The same loader continues at its position.
-    fn reconnect(
-        &self,
-        start: &StartRank,
-        number: u64,
-        cursor: RankCursor,
-    ) -> Result<StartDecision, Refusal> {
+    fn reconnect(&self, start: &StartRank, number: u64, to: RankCursor) -> Result<StartDecision> {
         let (generation, rank) = self.own_rank(start, number)?;
         if let Some(refusal) = generation.disagreement(start, None) {
             return Err(refusal);
         }
-        let RankCursor { epoch, step } = cursor;
-        if !cursor.is_possible() {
+        let RankCursor { epoch, step } = to;
+        if !to.is_possible() {
             let reason = check_epoch(epoch).err().map(|error| error.to_string());
             let beyond = || format!("epoch {epoch} step {step} is beyond every epoch");
             return Err(Refusal::Invalid(reason.unwrap_or_else(beyond)));
         }
-        if cursor < rank.cursor {
+        if to < rank.cursor {
             let (StartRank { job, rank: number, .. }, known) = (start, rank.cursor);
             return Err(Refusal::Invalid(format!(
                 "rank {number} of job `{job}` asks for epoch {epoch} step {step}, but it has \
@@ -110,16 +105,11 @@ impl Job {
                 known.epoch, known.step
             )));
         }
-        Ok(StartDecision::Back { generation: number, cursor })
+        Ok(StartDecision::Back { generation: number, cursor: to })
     }
 
     /// The same loader moves elsewhere within its run; the other ranks follow one by one.
-    fn move_on(
-        &self,
-        start: &StartRank,
-        from: u64,
-        origin: Origin,
-    ) -> Result<StartDecision, Refusal> {
+    fn move_on(&self, start: &StartRank, from: u64, origin: Origin) -> Result<StartDecision> {
         let (left, _) = self.own_rank(start, from)?;
         if let Some(refusal) = left.disagreement(start, None) {
             return Err(refusal);
@@ -136,10 +126,8 @@ impl Job {
                 None => return Ok(StartDecision::Join { generation: child.number, origin }),
                 // The answer to the same move was lost.
                 Some(rank) if rank.trainer == start.trainer && rank.cursor == rank.start => {
-                    return Ok(StartDecision::Back {
-                        generation: child.number,
-                        cursor: rank.cursor,
-                    });
+                    let (generation, cursor) = (child.number, rank.cursor);
+                    return Ok(StartDecision::Back { generation, cursor });
                 }
                 Some(_) => {}
             }
@@ -161,21 +149,13 @@ impl Job {
         start: &StartRank,
         state_generation: Option<u64>,
         origin: Origin,
-    ) -> Result<StartDecision, Refusal> {
+    ) -> Result<StartDecision> {
         let number = self.next_number(state_generation)?;
         let parent = state_generation.filter(|parent| self.generations.contains_key(parent));
         let opening = |run: Option<String>, origin: Origin| {
-            let (implicit, by_move) = (start.run.is_none(), false);
-            let pool = None;
-            Ok(StartDecision::Open(Opening {
-                number,
-                parent,
-                run,
-                implicit,
-                by_move,
-                origin,
-                pool,
-            }))
+            let (implicit, by_move, pool) = (start.run.is_none(), false, None);
+            let opening = Opening { number, parent, run, implicit, by_move, origin, pool };
+            Ok(StartDecision::Open(opening))
         };
         let Some(current) = self.current() else {
             return opening(start.run.clone(), origin);
@@ -211,7 +191,7 @@ impl Job {
     }
 
     /// Returns the rank that a loader names, in a generation that is not superseded.
-    fn own_rank(&self, start: &StartRank, number: u64) -> Result<(&Generation, &Rank), Refusal> {
+    fn own_rank(&self, start: &StartRank, number: u64) -> Result<(&Generation, &Rank)> {
         if let Some(refusal) = self.superseded(number) {
             return Err(refusal);
         }
@@ -236,7 +216,7 @@ impl Job {
         }
     }
 
-    fn check_state_generation(&self, state_generation: Option<u64>) -> Result<(), Refusal> {
+    fn check_state_generation(&self, state_generation: Option<u64>) -> Result<()> {
         let last = self.current().map(|current| current.number);
         match state_generation {
             Some(number) if number > GENERATION_MAX && Some(number) > last => {
@@ -247,7 +227,7 @@ impl Job {
         }
     }
 
-    fn next_number(&self, state_generation: Option<u64>) -> Result<u64, Refusal> {
+    fn next_number(&self, state_generation: Option<u64>) -> Result<u64> {
         let last = self.current().map(|current| current.number);
         match last.max(state_generation) {
             None => Ok(self.numbered_from),

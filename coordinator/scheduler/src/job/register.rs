@@ -15,11 +15,11 @@ use crate::log::bound::{
 use crate::log::command::{Command, RegisterJob};
 use crate::log::event::EventKind;
 use crate::log::id::RankRef;
-use crate::log::refusal::Refusal;
+use crate::log::refusal::{Refusal, Result};
 use crate::state::{Moment, State};
 
 impl State {
-    pub(crate) fn remove_job(&mut self, name: &str) -> Result<Answer, Refusal> {
+    pub(crate) fn remove_job(&mut self, name: &str) -> Result<Answer> {
         let job = self.jobs.get(name)?;
         let usable = job.usable.iter().filter_map(|number| job.generations.get(number));
         let served = usable.flat_map(|generation| {
@@ -52,7 +52,7 @@ impl State {
         moment: Moment,
         Command { principal, scope, .. }: &Command,
         register: &RegisterJob,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<Answer> {
         let RegisterJob { name, identity, dataset, mixture, record_spec_chunks } = register;
         check_name("the job's name", name)?;
         check_identity(identity)?;
@@ -115,7 +115,7 @@ impl State {
         Ok(Answer::Done)
     }
 
-    fn check_dataset(&self, name: &str, identity: &JobIdentity) -> Result<(), Refusal> {
+    fn check_dataset(&self, name: &str, identity: &JobIdentity) -> Result<()> {
         if name.is_empty() {
             // In one process no other process needs to find the dataset.
             return Ok(());
@@ -124,7 +124,7 @@ impl State {
     }
 
     /// Rejects a dataset that is not ready, or has another content.
-    pub(super) fn check_ready(&self, name: &str, content: ContentDigest) -> Result<(), Refusal> {
+    pub(super) fn check_ready(&self, name: &str, content: ContentDigest) -> Result<()> {
         let dataset = self.datasets.get(name)?;
         match &dataset.phase {
             Phase::Ready(ready) => check_content(name, ready, content),
@@ -141,7 +141,7 @@ impl State {
     }
 }
 
-fn check_identity(identity: &JobIdentity) -> Result<(), Refusal> {
+fn check_identity(identity: &JobIdentity) -> Result<()> {
     let JobIdentity { shuffle, lanes, records, decoder, .. } = identity;
     if identity.is_dynamic() && *lanes != 1 {
         let reason = format!("lanes={lanes} means nothing with mode=\"dynamic\"; leave it out");

@@ -11,7 +11,7 @@ use crate::log::command::CursorReport;
 use crate::log::cursor::RankCursor;
 use crate::log::event::EventKind;
 use crate::log::id::LeaseRef;
-use crate::log::refusal::Refusal;
+use crate::log::refusal::{Refusal, Result};
 use crate::state::{Moment, State};
 
 impl State {
@@ -21,7 +21,7 @@ impl State {
     ///
     /// # Errors
     /// `NotFound`; `Invalid` with `tail="uneven"`, where each loader state belongs to one rank.
-    pub fn latest_state(&self, job: &str) -> Result<Option<LoaderState>, Refusal> {
+    pub fn latest_state(&self, job: &str) -> Result<Option<LoaderState>> {
         let job = self.jobs.get(job)?;
         if job.identity.tail == Tail::Uneven {
             return Err(Refusal::Invalid(format!(

@@ -5,14 +5,14 @@ use crate::log::answer::Answer;
 use crate::log::bound::{SKIPPED_KEPT, check_count, check_text};
 use crate::log::command::ReportSkipped;
 use crate::log::event::EventKind;
-use crate::log::refusal::Refusal;
+use crate::log::refusal::Result;
 use crate::state::State;
 
 impl State {
     /// Keeps a job's corrupt records: the first [`SKIPPED_KEPT`] as reported, then only samples.
     /// Ignores those of a mixture that numbers its shards otherwise than that of the current
     /// generation: they may arrive late.
-    pub(crate) fn report_skipped(&mut self, report: &ReportSkipped) -> Result<Answer, Refusal> {
+    pub(crate) fn report_skipped(&mut self, report: &ReportSkipped) -> Result<Answer> {
         let ReportSkipped { session, job, records, mixture } = report;
         let known = self.jobs.get(job)?;
         known.check_principal(self.sessions.live(*session)?)?;

@@ -17,17 +17,13 @@ use crate::log::command::{PeerProcess, StartRank};
 use crate::log::cursor::RankCursor;
 use crate::log::event::EventKind;
 use crate::log::id::RankRef;
-use crate::log::refusal::Refusal;
+use crate::log::refusal::{Refusal, Result};
 use crate::log::value::Hold;
 use crate::session::{Session, principal_name};
 use crate::state::{Moment, State};
 
 impl State {
-    pub(crate) fn start_rank(
-        &mut self,
-        moment: Moment,
-        start: &StartRank,
-    ) -> Result<Answer, Refusal> {
+    pub(crate) fn start_rank(&mut self, moment: Moment, start: &StartRank) -> Result<Answer> {
         let session = self.sessions.live(start.session)?;
         check_start(start)?;
         self.sessions.may_serve(start)?;
@@ -98,7 +94,7 @@ impl State {
         start: &StartRank,
         number: u64,
         cursor: RankCursor,
-    ) -> Result<(), Refusal> {
+    ) -> Result<()> {
         let job = self.jobs.get_mut(&start.job)?;
         let Some(generation) = job.generations.get_mut(&number) else {
             return Ok(());
@@ -143,7 +139,7 @@ impl State {
         start: &StartRank,
         number: u64,
         origin: &Origin,
-    ) -> Result<(), Refusal> {
+    ) -> Result<()> {
         let job = self.jobs.get_mut(&start.job)?;
         let Some(generation) = job.generations.get_mut(&number) else {
             return Ok(());
@@ -176,14 +172,9 @@ impl State {
     }
 
     /// Opens a generation and adds its first rank; unless a move opens it, every earlier one ends.
-    fn open_generation(
-        &mut self,
-        moment: Moment,
-        start: &StartRank,
-        opening: Opening,
-    ) -> Result<u64, Refusal> {
+    fn open_generation(&mut self, moment: Moment, start: &StartRank, open: Opening) -> Result<u64> {
         let job = self.jobs.get_mut(&start.job)?;
-        let Opening { number, parent, run, implicit, by_move, origin, pool } = opening;
+        let Opening { number, parent, run, implicit, by_move, origin, pool } = open;
         let generation = Generation {
             number,
             parent,
@@ -254,7 +245,7 @@ impl State {
         }
     }
 
-    fn started(&self, moment: Moment, start: &StartRank, number: u64) -> Result<Answer, Refusal> {
+    fn started(&self, moment: Moment, start: &StartRank, number: u64) -> Result<Answer> {
         let job = self.jobs.get(&start.job)?;
         let generation = job.generations.get(&number);
         let placed = generation.and_then(|generation| {
@@ -274,7 +265,7 @@ impl State {
 
 impl Job {
     /// Rejects a process of another user than the job's owner; root may start any job.
-    fn check_owner(&self, start: &StartRank) -> Result<(), Refusal> {
+    fn check_owner(&self, start: &StartRank) -> Result<()> {
         match (self.owner, start.peer) {
             (Some(owner), Some(PeerProcess { uid, .. })) if uid != owner && uid != 0 => {
                 Err(Refusal::Denied(format!(
@@ -296,7 +287,7 @@ impl Job {
     /// Rejects a limited principal that did not register the job.
     ///
     /// Workers are not limited: they identify their trainers by user.
-    pub(crate) fn check_principal(&self, session: &Session) -> Result<(), Refusal> {
+    pub(crate) fn check_principal(&self, session: &Session) -> Result<()> {
         let (who, registrar) = (session.principal(), principal_name(&self.registered_by));
         let is_theirs = registrar.is_empty() || who == registrar || self.continued_by.contains(who);
         if !session.is_limited() || is_theirs {
@@ -347,7 +338,7 @@ impl Job {
     }
 }
 
-fn check_start(start: &StartRank) -> Result<(), Refusal> {
+fn check_start(start: &StartRank) -> Result<()> {
     let StartRank { job, run, rank, world_size, trainer, .. } = start;
     check_name("the job's name", job)?;
     check_name("the trainer's id", trainer)?;
@@ -382,7 +373,7 @@ mod tests {
         fixture: &mut Fixture,
         (principal, name): (&str, &str),
         change: Change,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<Answer> {
         let is_trainer = name.starts_with("trainer:");
         let scope = if is_trainer { vec!["*".to_owned(), name.to_owned()] } else { vec![] };
         let command = Command { principal: principal.to_owned(), scope, ..fixture.command(change) };

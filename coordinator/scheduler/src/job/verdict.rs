@@ -7,7 +7,7 @@ use crate::log::command::CursorReport;
 use crate::log::cursor::RankCursor;
 use crate::log::event::EventKind;
 use crate::log::id::{Fencing, LeaseRef, RankRef};
-use crate::log::refusal::Refusal;
+use crate::log::refusal::{Refusal, Result};
 use crate::log::value::Hold;
 use crate::state::{Moment, State};
 
@@ -50,7 +50,7 @@ impl State {
         lease: &LeaseRef,
         failure: Option<&str>,
         (is_told, position): (bool, Option<RankCursor>),
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<Answer> {
         let LeaseRef { job, generation: number, rank, fencing } = lease;
         let is_served = |state: &Self| {
             let rank = state.rank(job, *number, *rank).filter(|rank| rank.is_served_by(*fencing));

@@ -1,6 +1,6 @@
 //! Maximum sizes in the state, with the reason for each.
 
-use crate::log::refusal::Refusal;
+use crate::log::refusal::{Refusal, Result};
 
 /// Maximum length of a name, bytes: names appear in tables, file names and every lease.
 pub const NAME_BYTES_MAX: usize = 200;
@@ -184,7 +184,7 @@ pub const ACCESS_TOKENS_MAX: usize = 20_000;
 pub(crate) const SCOPES_MAX: usize = 64;
 
 /// Rejects a name that is empty, too long or not printable.
-pub(crate) fn check_name(what: &str, name: &str) -> Result<(), Refusal> {
+pub(crate) fn check_name(what: &str, name: &str) -> Result<()> {
     let length = name.len();
     let reason = if name.is_empty() {
         "is empty".to_owned()
@@ -199,15 +199,15 @@ pub(crate) fn check_name(what: &str, name: &str) -> Result<(), Refusal> {
 }
 
 /// As [`check_name`], but allows an empty label.
-pub(crate) fn check_label(what: &str, label: &str) -> Result<(), Refusal> {
+pub(crate) fn check_label(what: &str, label: &str) -> Result<()> {
     if label.is_empty() { Ok(()) } else { check_name(what, label) }
 }
 
-pub(crate) fn check_text(what: &str, text: &str) -> Result<(), Refusal> {
+pub(crate) fn check_text(what: &str, text: &str) -> Result<()> {
     check_length(what, text, TEXT_BYTES_MAX)
 }
 
-pub(crate) fn check_length(what: &str, text: &str, most: usize) -> Result<(), Refusal> {
+pub(crate) fn check_length(what: &str, text: &str, most: usize) -> Result<()> {
     let length = text.len();
     if length <= most {
         return Ok(());
@@ -222,19 +222,14 @@ pub(crate) fn shortened(text: &str) -> String {
 }
 
 /// Rejects one more item if the maximum is reached.
-pub(crate) fn check_room(what: &str, held: u64, most: u64, hint: &str) -> Result<(), Refusal> {
+pub(crate) fn check_room(what: &str, held: u64, most: u64, hint: &str) -> Result<()> {
     if held < most {
         return Ok(());
     }
     Err(Refusal::Full { what: what.to_owned(), most, hint: hint.to_owned() })
 }
 
-pub(crate) fn check_count(
-    what: &str,
-    count: usize,
-    most: usize,
-    hint: &str,
-) -> Result<(), Refusal> {
+pub(crate) fn check_count(what: &str, count: usize, most: usize, hint: &str) -> Result<()> {
     // There must have been room for the last one.
     check_room(what, (count as u64).saturating_sub(1), most as u64, hint)
 }

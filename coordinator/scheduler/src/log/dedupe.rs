@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::log::answer::Answer;
 use crate::log::bound::{ANSWERS_BYTES_MAX, REQUEST_AGE_MS, REQUESTS_KEPT, REQUESTS_KEPT_LEAST};
-use crate::log::refusal::Refusal;
+use crate::log::refusal::Result;
 
 /// The last answers, oldest first; bounded by age, number and bytes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -25,7 +25,7 @@ pub(crate) struct Dedupe {
 struct Remembered {
     request_id: String,
     at_ms: u64,
-    answer: Result<Answer, Refusal>,
+    answer: Result<Answer>,
 }
 
 impl Remembered {
@@ -35,19 +35,14 @@ impl Remembered {
 }
 
 impl Dedupe {
-    pub(crate) fn answer(&self, request_id: &str) -> Option<&Result<Answer, Refusal>> {
+    pub(crate) fn answer(&self, request_id: &str) -> Option<&Result<Answer>> {
         let number = self.by_id.get(request_id)?;
         let place = usize::try_from(number - self.forgotten).ok()?;
         self.answers.get(place).map(|remembered| &remembered.answer)
     }
 
     /// Keeps an answer, unless the request has no id.
-    pub(crate) fn remember(
-        &mut self,
-        request_id: &str,
-        at_ms: u64,
-        answer: &Result<Answer, Refusal>,
-    ) {
+    pub(crate) fn remember(&mut self, request_id: &str, at_ms: u64, answer: &Result<Answer>) {
         if request_id.is_empty() {
             return;
         }
@@ -104,6 +99,7 @@ mod tests {
 
     use super::*;
     use crate::fixture::{Fixture, add, first_of_two, join};
+    use crate::log::refusal::Refusal;
     use crate::{Applied, Change, NAME_BYTES_MAX};
     use shardfeed_plan::Tail;
 

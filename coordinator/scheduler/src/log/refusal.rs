@@ -77,6 +77,8 @@ pub enum Refusal {
     Replaced { job: String, rank: u64, generation: u64 },
 }
 
+pub(crate) type Result<T, E = Refusal> = std::result::Result<T, E>;
+
 fn describe(differences: &[Difference]) -> String {
     let one = |d: &Difference| format!("{} is {} there and {} here", d.field, d.left, d.right);
     differences.iter().map(one).collect::<Vec<_>>().join(", ")

@@ -12,7 +12,7 @@ use crate::log::bound::{
 use crate::log::command::{Command, JoinSession};
 use crate::log::event::EventKind;
 use crate::log::id::SessionId;
-use crate::log::refusal::Refusal;
+use crate::log::refusal::{Refusal, Result};
 use crate::log::value::EndReason;
 use crate::state::{Moment, State};
 
@@ -22,7 +22,7 @@ impl State {
         Moment { index, now_ms }: Moment,
         Command { principal, scope, .. }: &Command,
         join: &JoinSession,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<Answer> {
         check_name("the worker's name", &join.worker)?;
         check_name("the worker's incarnation", &join.incarnation)?;
         for (what, label) in [
@@ -86,11 +86,7 @@ impl State {
         Ok(Answer::Joined { session: index })
     }
 
-    pub(crate) fn leave_session(
-        &mut self,
-        moment: Moment,
-        session: SessionId,
-    ) -> Result<Answer, Refusal> {
+    pub(crate) fn leave_session(&mut self, moment: Moment, session: SessionId) -> Result<Answer> {
         self.sessions.live(session)?;
         self.end_session(session, moment.now_ms, EndReason::Left);
         Ok(Answer::Done)

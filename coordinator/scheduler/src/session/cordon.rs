@@ -4,7 +4,7 @@ use crate::log::answer::Answer;
 use crate::log::bound::{CORDONS_MAX, check_name, check_room};
 use crate::log::event::EventKind;
 use crate::log::id::{LeaseRef, SessionId};
-use crate::log::refusal::Refusal;
+use crate::log::refusal::Result;
 use crate::log::value::Cordon;
 use crate::state::State;
 
@@ -25,7 +25,7 @@ impl State {
         served.is_some_and(|served| self.sessions.cordon(served.session) != Cordon::Open)
     }
 
-    pub(crate) fn cordon_worker(&mut self, worker: &str, state: Cordon) -> Result<Answer, Refusal> {
+    pub(crate) fn cordon_worker(&mut self, worker: &str, state: Cordon) -> Result<Answer> {
         check_name("the worker's name", worker)?;
         let cordons = &mut self.sessions.cordons;
         if cordons.get(worker).copied().unwrap_or_default() != state {

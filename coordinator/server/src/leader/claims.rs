@@ -162,14 +162,8 @@ impl ClaimBatcher {
         if let Some(earlier) = earlier {
             self.answer_last(earlier);
         }
-        self.queue.push_back(PendingClaim {
-            ask,
-            tries: 0,
-            last: None,
-            closed: 0,
-            horizon: 0,
-            free: u64::MAX,
-        });
+        let (last, free) = (None, u64::MAX);
+        self.queue.push_back(PendingClaim { ask, tries: 0, last, closed: 0, horizon: 0, free });
     }
 
     /// Returns the next command, if there is one: claims of different ranks.

@@ -96,18 +96,13 @@ impl MixtureOrder {
     }
 
     /// Returns the plan of an epoch. Slow to compute; blocks on the disk.
-    pub(super) fn plan(
-        &self,
-        core: &Core,
-        identity: &JobIdentity,
-        of: &EpochOf,
-    ) -> Result<EpochPlan> {
+    pub(super) fn plan(&self, core: &Core, job: &JobIdentity, of: &EpochOf) -> Result<EpochPlan> {
         let failed = |error: PlanError| error::plan(&error);
-        identity.check_order().map_err(failed)?;
+        job.check_order().map_err(failed)?;
         let (numbers, stage) = (self.numbers()?, self.stage(core, of.epoch)?);
-        let epoch = MixtureEpoch::new(&numbers, &stage.sources, &identity.shuffle, of.epoch);
+        let epoch = MixtureEpoch::new(&numbers, &stage.sources, &job.shuffle, of.epoch);
         let epoch = Arc::new(epoch.map_err(|error| failed(error.into()))?);
-        let rules = (identity.tail, of.limit);
+        let rules = (job.tail, of.limit);
         EpochPlan::of_mixture(epoch, rules, &of.segments, of.world_size).map_err(failed)
     }
 

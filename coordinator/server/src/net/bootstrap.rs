@@ -14,7 +14,7 @@ use shardfeed_raft::Start;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
-use crate::error::StartError;
+use crate::error::{StartError, StartResult};
 use crate::leader::core::Core;
 use crate::net::front::Front;
 
@@ -34,7 +34,7 @@ type Answers = Vec<(String, Result<IntroduceResponse, String>)>;
 /// node has reported that there is none.
 ///
 /// # Errors  `LostDisk`, `NotAFounder`, `OtherCluster`, and errors of the folder.
-pub(crate) async fn decide(front: &Front, disk: &Arc<dyn Disk>) -> Result<Start, StartError> {
+pub(crate) async fn decide(front: &Front, disk: &Arc<dyn Disk>) -> StartResult<Start> {
     let founders = front.options.founders()?;
     let (joins, founds) =
         (!front.options.join.is_empty(), founders.contains_key(&front.options.node_id));
@@ -70,7 +70,7 @@ pub(crate) async fn decide(front: &Front, disk: &Arc<dyn Disk>) -> Result<Start,
 /// Waits until the node is a member of its cluster.
 ///
 /// # Errors  As [`decide`].
-pub(crate) async fn arrive(front: &Front, core: &Core, start: &Start) -> Result<(), StartError> {
+pub(crate) async fn arrive(front: &Front, core: &Core, start: &Start) -> StartResult<()> {
     let founders = front.options.founders()?;
     let mut telling = Telling::new(front);
     while !core.node.members().iter().any(|member| member.node == front.options.node_id) {
@@ -109,7 +109,7 @@ pub(crate) async fn arrive(front: &Front, core: &Core, start: &Start) -> Result<
 async fn agree_to_found(
     front: &Front,
     founders: &BTreeMap<u64, String>,
-) -> Result<Option<Uuid>, StartError> {
+) -> StartResult<Option<Uuid>> {
     let mut telling = Telling::new(front);
     loop {
         let answers = ask(front, listed(front, founders)).await;
@@ -147,7 +147,7 @@ async fn agree_to_found(
     }
 }
 
-async fn ask_to_join(front: &Front, founders: &BTreeMap<u64, String>) -> Result<Uuid, StartError> {
+async fn ask_to_join(front: &Front, founders: &BTreeMap<u64, String>) -> StartResult<Uuid> {
     let mut telling = Telling::new(front);
     loop {
         let answers = ask(front, listed(front, founders)).await;
@@ -170,11 +170,7 @@ async fn ask_to_join(front: &Front, founders: &BTreeMap<u64, String>) -> Result<
 }
 
 /// Rejects an answer that an operator must resolve.
-fn check_answer(
-    front: &Front,
-    address: &str,
-    answer: &IntroduceResponse,
-) -> Result<(), StartError> {
+fn check_answer(front: &Front, address: &str, answer: &IntroduceResponse) -> StartResult<()> {
     let node = front.options.node_id;
     let cluster = answer.cluster_id.clone();
     if answer.knows_you && answer.node != node {

@@ -190,17 +190,13 @@ impl Audit {
     }
 
     /// Returns the last matching entries. Blocks.
-    pub(crate) fn list(
-        &self,
-        asked: &ListAuditRequest,
-        node: u64,
-    ) -> io::Result<ListAuditResponse> {
-        let most = asked.most.clamp(1, ENTRIES_MAX) as usize;
+    pub(crate) fn list(&self, ask: &ListAuditRequest, node: u64) -> io::Result<ListAuditResponse> {
+        let most = ask.most.clamp(1, ENTRIES_MAX) as usize;
         let is_meant = |entry: &Entry| {
-            entry.at_ms >= asked.since_ms
-                && (asked.principal.is_empty()
-                    || [&entry.principal, &entry.claimed].contains(&&asked.principal))
-                && (!asked.refused || entry.outcome != DONE)
+            entry.at_ms >= ask.since_ms
+                && (ask.principal.is_empty()
+                    || [&entry.principal, &entry.claimed].contains(&&ask.principal))
+                && (!ask.refused || entry.outcome != DONE)
         };
         let (mut entries, mut more) = (Vec::new(), false);
         for kind in [AuditFile::Done, AuditFile::Denied] {

@@ -21,8 +21,6 @@ pub(crate) fn digest(field: &'static str, bytes: &[u8]) -> Result<Digest> {
 /// Returns the error for an answer of another kind: the request id was used for another command.
 pub(crate) fn unexpected(answer: &Answer) -> WireError {
     tracing::error!(?answer, "a command got another command's answer");
-    WireError::new(
-        ErrorKind::Unspecified,
-        "this request id was used for another request before; use a new one",
-    )
+    let message = "this request id was used for another request before; use a new one";
+    WireError::new(ErrorKind::Unspecified, message)
 }

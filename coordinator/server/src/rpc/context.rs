@@ -32,14 +32,10 @@ impl Caller {
     }
 
     /// Validates a context.
-    /// - `cluster_id`: of this coordinator.
+    /// - `cluster`: of this coordinator.
     ///
     /// # Errors  `WrongVersion`, `WrongCluster`, `Invalid`.
-    pub(crate) fn check(
-        context: Option<Context>,
-        cluster_id: &str,
-        effect: Effect,
-    ) -> Result<Self> {
+    pub(crate) fn check(context: Option<Context>, cluster: &str, effect: Effect) -> Result<Self> {
         let context = context.unwrap_or_default();
         if context.protocol != COORDINATOR_PROTOCOL {
             let message = format!(
@@ -50,10 +46,10 @@ impl Caller {
             );
             return Err(WireError::new(ErrorKind::WrongVersion, message));
         }
-        if !context.cluster_id.is_empty() && context.cluster_id != cluster_id {
+        if !context.cluster_id.is_empty() && context.cluster_id != cluster {
             let theirs: String = context.cluster_id.chars().take(64).collect();
             let message = format!(
-                "the caller belongs to cluster {theirs}, this coordinator is of cluster {cluster_id}; check \
+                "the caller belongs to cluster {theirs}, this coordinator is of cluster {cluster}; check \
                  the address, or start again if the cluster was recreated"
             );
             return Err(WireError::new(ErrorKind::WrongCluster, message));

@@ -280,13 +280,11 @@ impl Frames<'_> {
         if let Ok(version) = version
             && version > VERSION
         {
-            return Err(RestoreError::Damaged {
-                path: self.path.to_owned(),
-                reason: format!(
-                    "it has format version {version}, this release knows up to {VERSION}; use the \
-                     release that saved it, or a newer one"
-                ),
-            });
+            let reason = format!(
+                "it has format version {version}, this release knows up to {VERSION}; use the release \
+                 that saved it, or a newer one"
+            );
+            return Err(RestoreError::Damaged { path: self.path.to_owned(), reason });
         }
         let header = serde_json::from_slice::<BackupHeader>(&content).ok();
         let header = header.filter(|known| kind == BackupFrame::Header && known.version == VERSION);

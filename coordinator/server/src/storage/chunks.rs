@@ -15,6 +15,8 @@ use shardfeed_plan::Digest;
 use shardfeed_proto::CHUNK_BYTES_MAX;
 use tokio::time::Instant;
 
+type Result<T, E = ChunkStoreError> = std::result::Result<T, E>;
+
 /// Time for which an unreferenced chunk is kept after it was last put, or after a start.
 pub(crate) const UNREFERENCED_AGE_MAX: Duration = Duration::from_secs(3600);
 
@@ -130,7 +132,7 @@ impl ChunkStore {
         unreferenced_bytes_max: u64,
         referenced: &BTreeSet<Digest>,
         now: Instant,
-    ) -> Result<Self, ChunkStoreError> {
+    ) -> Result<Self> {
         let failed =
             |name: &str, source| ChunkStoreError::Io { path: disk.path_text(name), source };
         let mut known = ChunkIndex::default();
@@ -152,12 +154,7 @@ impl ChunkStore {
 
     /// Stores a chunk; on disk when this returns. Storing it again changes nothing.
     /// - `owner`: the limited principal that puts it; empty for any other principal.
-    pub(crate) fn put(
-        &self,
-        content: &[u8],
-        owner: &str,
-        now: Instant,
-    ) -> Result<Digest, ChunkStoreError> {
+    pub(crate) fn put(&self, content: &[u8], owner: &str, now: Instant) -> Result<Digest> {
         let digest = digest_of(content)?;
         // Must be first: an old chunk put again must not be removed before it is referenced.
         if let Some(loose) = self.known().unreferenced.chunks.get_mut(&digest) {
@@ -177,14 +174,14 @@ impl ChunkStore {
     }
 
     /// Stores a chunk that a dataset refers to and that was missing or damaged here.
-    pub(crate) fn fill(&self, content: &[u8]) -> Result<Digest, ChunkStoreError> {
+    pub(crate) fn fill(&self, content: &[u8]) -> Result<Digest> {
         let digest = digest_of(content)?;
         self.write(&digest, content)?;
         Ok(digest)
     }
 
     /// Returns a chunk's content, verified.
-    pub(crate) fn read(&self, digest: &Digest) -> Result<Vec<u8>, ChunkStoreError> {
+    pub(crate) fn read(&self, digest: &Digest) -> Result<Vec<u8>> {
         let name = digest.to_string();
         match self.disk.read(&name) {
             Ok(content) if Digest::of_parts([content.as_slice()]) == *digest => Ok(content),
@@ -249,12 +246,8 @@ impl ChunkStore {
     }
 
     /// Removes expired unreferenced chunks. Returns the number of removed chunks.
-    /// - `referenced`: true if a dataset refers to the chunk by now.
-    pub(crate) fn collect(
-        &self,
-        now: Instant,
-        referenced: impl Fn(&Digest) -> bool,
-    ) -> Result<usize, ChunkStoreError> {
+    /// - `kept`: true if a dataset refers to the chunk by now.
+    pub(crate) fn collect(&self, now: Instant, kept: impl Fn(&Digest) -> bool) -> Result<usize> {
         // Locked throughout: no command may hold a chunk while it is removed.
         let mut known = self.known();
         let age = |loose: &Loose| now.saturating_duration_since(loose.put);
@@ -264,7 +257,7 @@ impl ChunkStore {
         let mut gone = 0;
         for digest in old {
             known.unreferenced.remove(&digest);
-            if referenced(&digest) {
+            if kept(&digest) {
                 continue;
             }
             known.present.remove(&digest);
@@ -296,7 +289,7 @@ impl ChunkStore {
     }
 
     /// Checks whether a failed disk works again.
-    pub(crate) fn probe(&self) -> Result<(), ChunkStoreError> {
+    pub(crate) fn probe(&self) -> Result<()> {
         let name = self.part();
         let written = self.disk.write(&name, b"is there room?");
         // If it cannot be removed, the next start tries again.
@@ -306,7 +299,7 @@ impl ChunkStore {
 
     /// Rejects a chunk that exceeds the bound.
     /// - `owner`: as in [`ChunkStore::put`].
-    pub(crate) fn check_room(&self, bytes: usize, owner: &str) -> Result<(), ChunkStoreError> {
+    pub(crate) fn check_room(&self, bytes: usize, owner: &str) -> Result<()> {
         let more = (bytes as u64).max(COUNTED_BYTES_MIN);
         let known = self.known();
         let (all, most) = (known.unreferenced.bytes, self.unreferenced_bytes_max);
@@ -326,7 +319,7 @@ impl ChunkStore {
     }
 
     /// Writes a chunk's file; returns true if there was none.
-    fn write(&self, digest: &Digest, content: &[u8]) -> Result<bool, ChunkStoreError> {
+    fn write(&self, digest: &Digest, content: &[u8]) -> Result<bool> {
         let (name, part) = (digest.to_string(), self.part());
         let written = self.disk.write(&part, content);
         let written = written.and_then(|()| self.disk.rename(&part, &name));
@@ -339,7 +332,7 @@ impl ChunkStore {
     }
 
     /// Records whether writing works.
-    fn noted(&self, name: &str, written: io::Result<()>) -> Result<(), ChunkStoreError> {
+    fn noted(&self, name: &str, written: io::Result<()>) -> Result<()> {
         let path = || self.disk.path_text(name);
         let written = written.map_err(|source| ChunkStoreError::Io { path: path(), source });
         self.known().failure = written.as_ref().err().map(ToString::to_string);
@@ -351,7 +344,7 @@ impl ChunkStore {
     }
 }
 
-fn digest_of(content: &[u8]) -> Result<Digest, ChunkStoreError> {
+fn digest_of(content: &[u8]) -> Result<Digest> {
     match content.is_empty() || content.len() > CHUNK_BYTES_MAX {
         true => Err(ChunkStoreError::Size { bytes: content.len() }),
         false => Ok(Digest::of_parts([content])),
@@ -373,7 +366,7 @@ mod tests {
         ChunkStore::open(disk, 1 << 20, &referenced, Instant::now()).unwrap()
     }
 
-    fn put(store: &ChunkStore, content: &[u8]) -> Result<Digest, ChunkStoreError> {
+    fn put(store: &ChunkStore, content: &[u8]) -> Result<Digest> {
         store.put(content, "", Instant::now())
     }
 

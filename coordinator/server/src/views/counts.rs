@@ -25,13 +25,9 @@ pub(super) struct Counts {
 
 impl Counts {
     /// Returns the counts of an epoch of a generation that a plan gives, up to the ranks' `steps`.
-    pub(super) fn of_plan(
-        generation: &Generation,
-        plan: &EpochPlan,
-        steps: &[u64],
-    ) -> Result<Self> {
+    pub(super) fn of_plan(of: &Generation, plan: &EpochPlan, steps: &[u64]) -> Result<Self> {
         // They are before the generation's origin, so that all ranks are beyond them.
-        let left_out = generation.left_out_of(plan.epoch()).samples(&generation.origin.segments);
+        let left_out = of.left_out_of(plan.epoch()).samples(&of.origin.segments);
         let consumed = plan.delivered_before(steps).map_err(|error| error::plan(&error))?;
         Ok(Self {
             total: plan.samples(),

@@ -73,11 +73,7 @@ impl GroupHolders {
     /// Returns the shards of which the lists of `ranks` have a sample, by manifest index.
     ///
     /// Beyond [`LOOKED_UP_MAX`] samples, returns all shards of their groups. Slow to compute.
-    pub(super) fn shards_of(
-        &self,
-        ranks: &BTreeSet<u64>,
-        groups: &Groups,
-    ) -> Result<BTreeSet<u32>> {
+    pub(super) fn shards(&self, ranks: &BTreeSet<u64>, groups: &Groups) -> Result<BTreeSet<u32>> {
         let (mut shards, mut left) = (BTreeSet::new(), LOOKED_UP_MAX);
         for held in self.holdings.iter().filter(|held| ranks.contains(&held.rank)) {
             let (group, samples) = (held.piece.group, held.piece.samples());

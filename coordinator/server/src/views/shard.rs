@@ -316,7 +316,7 @@ impl ShardReaders {
                 let read = (0..planned.ranks.shards()).filter(is_read);
                 Ok(read.filter_map(|shard| u32::try_from(shard).ok()).collect())
             }
-            Self::Granted(held, groups) => held.shards_of(ranks, groups),
+            Self::Granted(held, groups) => held.shards(ranks, groups),
         }
     }
 }

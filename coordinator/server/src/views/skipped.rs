@@ -167,13 +167,8 @@ impl Picture {
             sample.shard = place.unwrap_or(sample.shard);
             let shard = manifest.shards().get(sample.shard as usize);
             let path = shard.map(|shard| shard.path.clone()).unwrap_or_default();
-            wire::SkippedRecord {
-                shard: sample.shard.into(),
-                ordinal: sample.ordinal,
-                offset,
-                reason,
-                path,
-            }
+            let (shard, ordinal) = (sample.shard.into(), sample.ordinal);
+            wire::SkippedRecord { shard, ordinal, offset, reason, path }
         };
         Ok(records.iter().map(record).collect())
     }

@@ -50,17 +50,11 @@ fn cordon_to(state: shardfeed_scheduler::Cordon) -> Cordon {
     }
 }
 
-fn worker(
-    session: u64,
-    join: &JoinSession,
-    age_ms: u64,
-    state: WorkerState,
-    cordon: Cordon,
-) -> Worker {
+fn worker(id: u64, join: &JoinSession, age_ms: u64, state: WorkerState, cordon: Cordon) -> Worker {
     Worker {
         name: join.worker.clone(),
         host: join.host.clone(),
-        session,
+        session: id,
         state: state.into(),
         in_process: join.in_process,
         version: join.version.clone(),
