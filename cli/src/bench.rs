@@ -342,6 +342,7 @@ impl Report for BenchReport {
     fn write(&self, out: &mut dyn Write, _is_wide: bool) -> io::Result<()> {
         let speed = |bytes: f64| format!("{}/s", output::size(bytes as u64));
         let seconds = |seconds: f64| format!("{seconds:.3} s");
+        let processor_time = format!("{:.4} s per 1000 samples", self.cpu_seconds_per_1000_samples);
         let facts = [
             ("bench of", self.what.clone()),
             ("rank", format!("{} of {}", self.rank, output::count(self.world_size))),
@@ -351,10 +352,7 @@ impl Report for BenchReport {
             ("samples per second", output::count(self.samples_per_second as u64)),
             ("of batches", speed(self.batch_bytes_per_second)),
             ("of shards", speed(self.stored_bytes_per_second)),
-            (
-                "processor time",
-                format!("{:.4} s per 1000 samples", self.cpu_seconds_per_1000_samples),
-            ),
+            ("processor time", processor_time),
             ("listing and indexing", seconds(self.open_seconds)),
             ("first batch after", seconds(self.first_batch_seconds)),
             ("memory at most", output::size(self.memory_peak_bytes)),

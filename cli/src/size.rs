@@ -35,10 +35,8 @@ impl<'de, const LEAST: u64> Deserialize<'de> for Bytes<LEAST> {
             Value::Integer(number) => number.to_string(),
             other => {
                 let expected = "expected a size, a number of bytes or text such as \"4GiB\"";
-                return Err(D::Error::custom(format!(
-                    "invalid type: {}, {expected}",
-                    other.type_str()
-                )));
+                let found = other.type_str();
+                return Err(D::Error::custom(format!("invalid type: {found}, {expected}")));
             }
         };
         text.parse().map_err(|error| D::Error::custom(format!("size \"{text}\": {error}")))

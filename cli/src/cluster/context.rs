@@ -7,7 +7,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use anyhow::Context;
+use anyhow::{Context, Result};
 use clap::Subcommand;
 use serde::{Deserialize, Serialize};
 use shardfeed_agent::{CredentialOptions, Whereabouts};
@@ -89,9 +89,7 @@ struct ContextReport {
 ///
 /// # Errors
 /// The context does not exist; the file is invalid.
-pub(super) fn cluster(
-    name: Option<&str>,
-) -> anyhow::Result<Option<(Whereabouts, CredentialOptions)>> {
+pub(super) fn cluster(name: Option<&str>) -> Result<Option<(Whereabouts, CredentialOptions)>> {
     let Contexts { current, contexts } = load()?;
     let Some(name) = name.map(ToOwned::to_owned).or(current) else {
         return Ok(None);
@@ -104,7 +102,7 @@ pub(super) fn cluster(
 }
 
 impl ContextCommand {
-    pub(crate) fn run(&self, format: Format) -> anyhow::Result<()> {
+    pub(crate) fn run(&self, format: Format) -> Result<()> {
         let mut known = load()?;
         match self {
             Self::List => {}
@@ -154,7 +152,7 @@ fn unknown(name: &str, known: &BTreeMap<String, Cluster>) -> anyhow::Error {
     Problem::failed(format!("there is no context `{name}`")).exit(Exit::NotFound).hint(hint).into()
 }
 
-fn path() -> anyhow::Result<PathBuf> {
+fn path() -> Result<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let folder = set("XDG_CONFIG_HOME").or_else(|| Some(set("HOME")?.join(".config")));
     let folder = folder.ok_or_else(|| {
@@ -164,7 +162,7 @@ fn path() -> anyhow::Result<PathBuf> {
     Ok(folder.join("shardfeed").join("contexts.toml"))
 }
 
-fn load() -> anyhow::Result<Contexts> {
+fn load() -> Result<Contexts> {
     // Without a home folder there are no contexts; an attempt to save one fails.
     let Ok(path) = path() else {
         return Ok(Contexts::default());
@@ -176,9 +174,8 @@ fn load() -> anyhow::Result<Contexts> {
         Err(error) => return Err(error).with_context(|| format!("cannot read {name}")),
     };
     if size > FILE_BYTES_MAX {
-        return Err(
-            Problem::failed(format!("{name}: {size} bytes, more than contexts have")).into()
-        );
+        let what = format!("{name}: {size} bytes, more than contexts have");
+        return Err(Problem::failed(what).into());
     }
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {name}"))?;
     toml::from_str(&text).map_err(|error| {
@@ -189,7 +186,7 @@ fn load() -> anyhow::Result<Contexts> {
     })
 }
 
-fn save(contexts: &Contexts) -> anyhow::Result<()> {
+fn save(contexts: &Contexts) -> Result<()> {
     let path = path()?;
     let failed = || format!("cannot write {}", path.display());
     let folder = path.parent().unwrap_or(&path);

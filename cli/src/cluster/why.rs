@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 use shardfeed_embedded::{Account, Finding, Limit, account_from, finding};
@@ -63,7 +64,7 @@ pub(crate) struct RankDiagnosis {
     account: Account,
 }
 
-pub(crate) fn run(args: &WhyArgs, format: Format) -> anyhow::Result<()> {
+pub(crate) fn run(args: &WhyArgs, format: Format) -> Result<()> {
     let client = args.cluster.client()?;
     let (ranks, held) = ask(&client, &args.job)?;
     let epochs = epochs::list(&client, &args.job, None)?;
@@ -72,10 +73,7 @@ pub(crate) fn run(args: &WhyArgs, format: Format) -> anyhow::Result<()> {
 }
 
 /// Returns a job's ranks and its hold.
-pub(crate) fn ask(
-    client: &Client,
-    job: &str,
-) -> anyhow::Result<(Vec<wire::Rank>, Option<wire::Held>)> {
+pub(crate) fn ask(client: &Client, job: &str) -> Result<(Vec<wire::Rank>, Option<wire::Held>)> {
     let request = wire::ListRanksRequest { context: None, job: job.to_owned() };
     let ranks = job::ask(client, job, request)?.ranks;
     Ok((ranks, job::get(client, job)?.job.and_then(|known| known.held)))

@@ -153,11 +153,8 @@ fn store(account: &Account) -> String {
         true => format!(", {} cached", output::size(cached_bytes)),
         false => String::new(),
     };
-    format!(
-        "{} requests{again}, {}{kept}",
-        output::count(store_requests),
-        output::size(store_bytes)
-    )
+    let (requests, bytes) = (output::count(store_requests), output::size(store_bytes));
+    format!("{requests} requests{again}, {bytes}{kept}")
 }
 
 fn columns() -> [Column<WorkerReport>; 12] {

@@ -155,13 +155,8 @@ fn batch(order: &Order, step: u64, rank: u64) -> anyhow::Result<BatchReport> {
         parts: parts.as_mut().map(|parts| std::mem::take(&mut parts[row])),
         valid: planned.valid,
     });
-    Ok(BatchReport {
-        epoch: plan.epoch(),
-        step,
-        rank,
-        world_size: plan.world_size(),
-        samples: samples.collect(),
-    })
+    let (epoch, world_size, samples) = (plan.epoch(), plan.world_size(), samples.collect());
+    Ok(BatchReport { epoch, step, rank, world_size, samples })
 }
 
 /// Returns the parts of the records of each row; `None`: each record is a sample.

@@ -45,15 +45,10 @@ impl RecordRef {
         });
         let Some(&shard) = shard else {
             let names = shards.iter().take(NAMED_MAX).map(|shard| shard_name(dataset, *shard));
-            let names: Vec<_> = names.collect();
+            let (names, root) = (names.collect::<Vec<_>>().join(", "), dataset.root().display());
             let more = if shards.len() > NAMED_MAX { ", …" } else { "" };
-            return Err(Problem::failed(format!("{}: no shard of these files", self.path)).hint(
-                format!(
-                    "name a shard by its path in {}: {}{more}",
-                    dataset.root().display(),
-                    names.join(", ")
-                ),
-            ));
+            return Err(Problem::failed(format!("{}: no shard of these files", self.path))
+                .hint(format!("name a shard by its path in {root}: {names}{more}")));
         };
         let records = dataset.manifest().shards()[shard as usize].records;
         if self.ordinal >= records {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use anyhow::Context;
+use anyhow::{Context, Result};
 use clap::Arg;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -29,10 +29,7 @@ pub(super) fn with_variable(arg: Arg, prefix: &str) -> Arg {
 ///
 /// # Errors
 /// The file cannot be read, or its content is invalid.
-pub(crate) fn read<T: DeserializeOwned>(
-    file: Option<&Path>,
-    flags: &impl Serialize,
-) -> anyhow::Result<T> {
+pub(crate) fn read<T: DeserializeOwned>(file: Option<&Path>, flags: &impl Serialize) -> Result<T> {
     let mut table = file.map(load).transpose()?.unwrap_or_default();
     let flags = Table::try_from(flags).map_err(|error| Problem::usage(error.to_string()))?;
     table.extend(flags);
@@ -43,7 +40,7 @@ pub(crate) fn read<T: DeserializeOwned>(
 ///
 /// # Errors
 /// An unknown name or an invalid value.
-pub(super) fn typed<T: DeserializeOwned>(file: Option<&Path>, table: Table) -> anyhow::Result<T> {
+pub(super) fn typed<T: DeserializeOwned>(file: Option<&Path>, table: Table) -> Result<T> {
     let options = T::deserialize(table).map_err(|error| {
         // The flags were checked before.
         let file = file.map(|file| format!("{}: ", file.display())).unwrap_or_default();
@@ -55,7 +52,7 @@ pub(super) fn typed<T: DeserializeOwned>(file: Option<&Path>, table: Table) -> a
     Ok(options)
 }
 
-pub(super) fn load(path: &Path) -> anyhow::Result<Table> {
+pub(super) fn load(path: &Path) -> Result<Table> {
     let name = path.display();
     let unread = || format!("cannot read {name}");
     let size = fs::metadata(path).with_context(unread)?.len();

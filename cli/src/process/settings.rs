@@ -164,12 +164,8 @@ fn show(of: &FileArgs, shows_origin: bool) -> anyhow::Result<OptionsReport> {
         let (origin, value) = found.unzip();
         let instead = others.iter().find(|(other, _)| *other == name).map(|(_, text)| *text);
         let default = instead.filter(|_| value.is_none());
-        OptionReport {
-            option: name.to_owned(),
-            value,
-            origin: origin.unwrap_or("default"),
-            default,
-        }
+        let origin = origin.unwrap_or("default");
+        OptionReport { option: name.to_owned(), value, origin, default }
     };
     let options = names.into_iter().map(option).collect();
     Ok(OptionsReport { options, shows_origin })

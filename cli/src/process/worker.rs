@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, Result};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use shardfeed_agent::{
@@ -132,7 +132,7 @@ fn parse_threads(text: &str) -> Result<NonZeroUsize, &'static str> {
     text.parse().map_err(|_| "must be a whole number, at least 1")
 }
 
-pub(crate) fn start(WorkerStartArgs { config, flags }: &WorkerStartArgs) -> anyhow::Result<()> {
+pub(crate) fn start(WorkerStartArgs { config, flags }: &WorkerStartArgs) -> Result<()> {
     let config: WorkerConfig = config::read(config.as_deref(), flags)?;
     // One thread suffices: the runtime only handles signals.
     let runtime = runtime(Some(1))?;
@@ -188,11 +188,11 @@ struct Started {
 }
 
 /// Starts a worker and waits until it has joined. `None`: it was asked to stop before.
-pub(super) fn serve(config: &WorkerConfig, stop: &Stop) -> anyhow::Result<Option<Serving>> {
+pub(super) fn serve(config: &WorkerConfig, stop: &Stop) -> Result<Option<Serving>> {
     begin(config)?.join(stop)
 }
 
-fn begin(config: &WorkerConfig) -> anyhow::Result<Started> {
+fn begin(config: &WorkerConfig) -> Result<Started> {
     let options = options(config)?;
     let (name, socket) = (options.name.clone(), options.socket.display().to_string());
     let coordinator = options.coordinator.whereabouts().to_string();
@@ -202,7 +202,7 @@ fn begin(config: &WorkerConfig) -> anyhow::Result<Started> {
 }
 
 impl Started {
-    fn join(self, stop: &Stop) -> anyhow::Result<Option<Serving>> {
+    fn join(self, stop: &Stop) -> Result<Option<Serving>> {
         let Self { worker, name, socket, coordinator } = self;
         loop {
             let joined = worker.session().id(&mut |_| !stop.is_asked());
@@ -229,11 +229,7 @@ fn is_final(error: &WireError) -> bool {
 }
 
 /// Returns the worker's credentials. A join token is exchanged first, unless that was done before.
-fn credentials(
-    config: &WorkerConfig,
-    place: &Whereabouts,
-    name: &str,
-) -> anyhow::Result<Credentials> {
+fn credentials(config: &WorkerConfig, place: &Whereabouts, name: &str) -> Result<Credentials> {
     let (tls, token_file) = (config.tls.clone(), config.token_file.clone());
     let shown = CredentialOptions { tls: tls.clone(), token_file: token_file.clone(), token: None };
     warn_of_open_files(&shown);
@@ -269,7 +265,7 @@ fn credentials(
 }
 
 /// Requires `tls` or `insecure` if the HTTP address can be reached by other hosts.
-fn check_openness(config: &WorkerConfig) -> anyhow::Result<()> {
+fn check_openness(config: &WorkerConfig) -> Result<()> {
     let open = config.http.filter(|address| !address.ip().to_canonical().is_loopback());
     match open.filter(|_| config.tls.is_none() && !config.insecure.unwrap_or_default()) {
         None => Ok(()),
@@ -287,7 +283,7 @@ fn refused(coordinator: &str, error: &WireError) -> anyhow::Error {
 }
 
 /// Checks the options; accesses no folder and no network.
-pub(super) fn check(config: &WorkerConfig) -> anyhow::Result<Whereabouts> {
+pub(super) fn check(config: &WorkerConfig) -> Result<Whereabouts> {
     let Some(place) = config.coordinator.clone() else {
         return Err(Problem::usage("the worker needs the address of its coordinator")
             .hint("give --coordinator HOST:PORT, SHARDFEED_COORDINATOR, or `coordinator` in --config FILE")
@@ -311,7 +307,7 @@ fn index_at(named: &str) -> Result<SharedIndex, LoadError> {
     Ok(index)
 }
 
-pub(super) fn options(config: &WorkerConfig) -> anyhow::Result<WorkerOptions> {
+pub(super) fn options(config: &WorkerConfig) -> Result<WorkerOptions> {
     let place = check(config)?;
     let host = host_name();
     let name = config.name.clone().unwrap_or_else(|| host.clone());

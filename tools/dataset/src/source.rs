@@ -109,10 +109,8 @@ impl SourceSpec {
         };
         let there = answer["version"].as_str().unwrap_or("of an unknown version");
         if there != VERSION {
-            let what = format!(
-                "{} has shardfeed {there}, and this command is {VERSION}",
-                python.display()
-            );
+            let python = python.display();
+            let what = format!("{python} has shardfeed {there}, and this command is {VERSION}");
             return Err(Problem::failed(what).hint(install()));
         }
         if let Some(error) = answer["error"].as_str() {

@@ -34,6 +34,8 @@ use crate::reading::Counted;
 use crate::samples::{CountedReport, shard_name};
 use crate::source::{SourceArgs, SourceSpec};
 
+type Result<T, E = LoadError> = std::result::Result<T, E>;
+
 pub const ABOUT: &str = "\
 Read every record and report the contents, and possible improvements to the files
 
@@ -101,7 +103,7 @@ struct Input {
 }
 
 impl Input {
-    fn of_files(args: &FilesArgs) -> Result<(PathBuf, Vec<Self>), LoadError> {
+    fn of_files(args: &FilesArgs) -> Result<(PathBuf, Vec<Self>)> {
         let found = args.discover()?;
         let input = |(index, name): (usize, &String)| Self {
             name: name.clone(),
@@ -156,7 +158,7 @@ impl<'a> Reading<'a> {
     ///
     /// # Errors
     /// A file cannot be read, or has a damaged record.
-    fn read_all(self) -> Result<(Vec<ShardFacts>, Tally), LoadError> {
+    fn read_all(self) -> Result<(Vec<ShardFacts>, Tally)> {
         let every = self.files.len().div_ceil(SAMPLE.0);
         let read = self.files.par_iter().enumerate().map(|(index, file)| {
             let read = self.read(index, file, index % every == 0);
@@ -174,12 +176,7 @@ impl<'a> Reading<'a> {
     }
 
     /// Reads a file; `None` if an earlier file failed meanwhile.
-    fn read(
-        &self,
-        index: usize,
-        input: &Input,
-        is_sampled: bool,
-    ) -> Result<Option<ShardFacts>, LoadError> {
+    fn read(&self, index: usize, input: &Input, is_sampled: bool) -> Result<Option<ShardFacts>> {
         let file = StoredFile::open(&input.path, input.stamp.as_ref())?;
         let stored_bytes = file.size_bytes;
         let name = input.path.display().to_string();

@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, Result};
 use clap::Args;
 use indicatif::ProgressBar;
 use rayon::prelude::*;
@@ -105,7 +105,7 @@ enum DamageKind {
     Unreadable,
 }
 
-pub fn run(args: &VerifyArgs, format: Format) -> anyhow::Result<()> {
+pub fn run(args: &VerifyArgs, format: Format) -> Result<()> {
     let found = args.files.discover()?;
     let verification = verify(&found, args.files.compression, args.all)?;
     format.print(&verification)?;
@@ -115,11 +115,7 @@ pub fn run(args: &VerifyArgs, format: Format) -> anyhow::Result<()> {
     verification.verdict()
 }
 
-fn verify(
-    found: &Found,
-    compression: CompressionChoice,
-    all: bool,
-) -> anyhow::Result<Verification> {
+fn verify(found: &Found, compression: CompressionChoice, all: bool) -> Result<Verification> {
     let bar = reading::bar("verifying", found);
     let verified = found.paths.par_iter().enumerate().map(|(index, path)| {
         verify_file(&found.root, path, found.stamps.get(index), compression, &bar)
@@ -231,7 +227,7 @@ impl DamageKind {
 }
 
 impl Verification {
-    fn verdict(&self) -> anyhow::Result<()> {
+    fn verdict(&self) -> Result<()> {
         if self.files_damaged == 0 && self.sidecar_faults.is_empty() {
             return Ok(());
         }
@@ -258,7 +254,7 @@ impl Verification {
     }
 
     /// Writes the absolute paths of all undamaged files, one per line.
-    fn write_whole(&self, out: &Path) -> anyhow::Result<()> {
+    fn write_whole(&self, out: &Path) -> Result<()> {
         let mut text = String::new();
         for file in self.files.iter().filter(|file| !file.is_damaged()) {
             let path = Path::new(&self.root).join(&file.path).display().to_string();

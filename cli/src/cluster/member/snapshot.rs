@@ -111,12 +111,8 @@ fn restore(args: &RestoreArgs, format: Format) -> anyhow::Result<()> {
     let RestoreArgs { file, data_dir, node_id, advertise, cluster_name } = args;
     let defaults = CoordinatorOptions::new(data_dir);
     let cluster_name = cluster_name.clone().unwrap_or_else(|| defaults.cluster_name.clone());
-    let options = CoordinatorOptions {
-        node_id: *node_id,
-        advertise: advertise.clone(),
-        cluster_name,
-        ..defaults
-    };
+    let (node_id, advertise) = (*node_id, advertise.clone());
+    let options = CoordinatorOptions { node_id, advertise, cluster_name, ..defaults };
     let Restored { cluster, from_cluster, applied, chunks } =
         restore_snapshot(file, data_dir, &options)?;
     let data_dir = data_dir.display().to_string();

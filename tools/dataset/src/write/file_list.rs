@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, Result};
 use rayon::prelude::*;
 use shardfeed_image::{Decoding, Depth, Encoded, Size};
 use shardfeed_tfrecord::example::{Value, encode_example};
@@ -56,7 +56,7 @@ impl FileList {
     ///
     /// # Errors
     /// The list cannot be parsed; a file does not exist, is not a regular file or is too large.
-    pub(crate) fn open(list: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn open(list: &Path) -> Result<Self> {
         let context = || format!("cannot read {}", list.display());
         let mut bytes = Vec::new();
         let file = File::open(list).with_context(context)?;
@@ -101,11 +101,7 @@ impl FileList {
     ///
     /// # Errors
     /// An annotation is missing or invalid, or has a class that is not among `classes`.
-    pub(crate) fn open_voc(
-        list: &Path,
-        folder: &Path,
-        classes: Option<&Path>,
-    ) -> anyhow::Result<Self> {
+    pub(crate) fn open_voc(list: &Path, folder: &Path, classes: Option<&Path>) -> Result<Self> {
         let mut source = Self::open(list)?;
         let known = classes.map(read_classes).transpose()?;
         let numbers = known.as_deref().map(number);
@@ -139,18 +135,13 @@ impl FileList {
         Ok(source)
     }
 
-    fn bytes_of(&self, entry: &Entry) -> anyhow::Result<u64> {
+    fn bytes_of(&self, entry: &Entry) -> Result<u64> {
         let path = self.root.join(&entry.path);
-        let found = fs::metadata(&path).with_context(|| {
-            format!("{}: line {}: cannot read {}", self.list.display(), entry.line, path.display())
-        })?;
+        let (list, line, shown) = (self.list.display(), entry.line, path.display());
+        let found = fs::metadata(&path)
+            .with_context(|| format!("{list}: line {line}: cannot read {shown}"))?;
         if found.is_dir() {
-            let what = format!(
-                "{}: line {}: {} is a folder",
-                self.list.display(),
-                entry.line,
-                path.display()
-            );
+            let what = format!("{list}: line {line}: {shown} is a folder");
             return Err(Problem::failed(what).hint("write the paths of its files").into());
         }
         whole::check(&path, &found)?;
@@ -178,7 +169,7 @@ impl Source for FileList {
         (!names.is_empty()).then(|| Classes { first_label, names: names.clone() })
     }
 
-    fn encoder(&self) -> anyhow::Result<Box<dyn Encoder + '_>> {
+    fn encoder(&self) -> Result<Box<dyn Encoder + '_>> {
         Ok(Box::new(EntryEncoder { list: self, data: Vec::new() }))
     }
 }
@@ -190,7 +181,7 @@ struct EntryEncoder<'a> {
 }
 
 impl Encoder for EntryEncoder<'_> {
-    fn encode(&mut self, index: usize, out: &mut Vec<u8>) -> anyhow::Result<()> {
+    fn encode(&mut self, index: usize, out: &mut Vec<u8>) -> Result<()> {
         let entry = &self.list.entries[index];
         let path = self.list.root.join(&entry.path);
         whole::read(&path, self.list.file_bytes[index], &mut self.data)?;
@@ -235,14 +226,8 @@ impl EntryEncoder<'_> {
         encode_example(&features, out);
     }
 
-    fn encode_image(
-        &self,
-        index: usize,
-        path: &Path,
-        boxes: &Boxes,
-        out: &mut Vec<u8>,
-    ) -> anyhow::Result<()> {
-        let entry = &self.list.entries[index];
+    fn encode_image(&self, at: usize, path: &Path, boxes: &Boxes, out: &mut Vec<u8>) -> Result<()> {
+        let entry = &self.list.entries[at];
         let annotated = annotation_of(&boxes.folder, &entry.path);
         let (annotation, _) = read_annotation(&annotated)?;
         let (format, size) = look_at(path, &self.data)?;
@@ -294,7 +279,7 @@ impl EntryEncoder<'_> {
             ("image/object/difficult", Value::Int64(&difficult)),
             ("image/object/truncated", Value::Int64(&truncated)),
         ];
-        self.encode_labelled(index, ("image/class/text", "image/class/label"), features, out);
+        self.encode_labelled(at, ("image/class/text", "image/class/label"), features, out);
         Ok(())
     }
 }
@@ -323,7 +308,7 @@ fn annotation_of(folder: &Path, image: &str) -> PathBuf {
 }
 
 /// Reads an annotation; returns it with its size in bytes.
-fn read_annotation(path: &Path) -> anyhow::Result<(Annotation, u64)> {
+fn read_annotation(path: &Path) -> Result<(Annotation, u64)> {
     let mut bytes = Vec::new();
     File::open(path)
         .and_then(|file| file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes))
@@ -335,7 +320,7 @@ fn read_annotation(path: &Path) -> anyhow::Result<(Annotation, u64)> {
     Ok((annotation, bytes.len() as u64))
 }
 
-fn read_classes(path: &Path) -> anyhow::Result<Vec<String>> {
+fn read_classes(path: &Path) -> Result<Vec<String>> {
     let text =
         fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let lines = text.lines().map(str::trim).enumerate().filter(|(_, line)| !line.is_empty());

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, Result};
 use shardfeed_tfrecord::example::{Value, encode_example};
 
 use super::source::{Classes, Encoder, Source};
@@ -41,7 +41,7 @@ impl Folder {
     /// # Errors
     /// There are none; some have a class and some do not; one is not a regular file or is too
     /// large.
-    pub(crate) fn open(root: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn open(root: &Path) -> Result<Self> {
         let mut files = Vec::new();
         list(root, Path::new(""), 0, &mut files)?;
         if files.is_empty() {
@@ -71,7 +71,7 @@ impl Source for Folder {
         (!names.is_empty()).then_some(Classes { first_label: 0, names })
     }
 
-    fn encoder(&self) -> anyhow::Result<Box<dyn Encoder + '_>> {
+    fn encoder(&self) -> Result<Box<dyn Encoder + '_>> {
         let data = Vec::new();
         Ok(Box::new(FileEncoder { folder: self, data }))
     }
@@ -83,7 +83,7 @@ struct FileEncoder<'a> {
 }
 
 impl Encoder for FileEncoder<'_> {
-    fn encode(&mut self, index: usize, out: &mut Vec<u8>) -> anyhow::Result<()> {
+    fn encode(&mut self, index: usize, out: &mut Vec<u8>) -> Result<()> {
         let file = &self.folder.files[index];
         let path = self.folder.root.join(&file.path);
         whole::read(&path, file.bytes, &mut self.data)?;
@@ -105,12 +105,7 @@ impl Encoder for FileEncoder<'_> {
 }
 
 /// Lists the files in `root/folder` and its subfolders.
-fn list(
-    root: &Path,
-    folder: &Path,
-    depth: usize,
-    files: &mut Vec<FileEntry>,
-) -> anyhow::Result<()> {
+fn list(root: &Path, folder: &Path, depth: usize, files: &mut Vec<FileEntry>) -> Result<()> {
     let absolute = root.join(folder);
     let context = || format!("cannot read {}", absolute.display());
     if depth > DEPTH_MAX {
@@ -144,10 +139,8 @@ fn classes(root: &Path, files: &[FileEntry]) -> Result<Vec<Vec<u8>>, Problem> {
     let loose = files.iter().find(|file| class_of(&file.path).is_none());
     match loose {
         Some(loose) if !classes.is_empty() => {
-            let what = format!(
-                "{}: is in no class folder, as other files are",
-                root.join(&loose.path).display()
-            );
+            let path = root.join(&loose.path);
+            let what = format!("{}: is in no class folder, as other files are", path.display());
             Err(Problem::failed(what).hint("move it into a class folder, or out of the source"))
         }
         _ => Ok(classes.into_iter().map(<[u8]>::to_vec).collect()),
