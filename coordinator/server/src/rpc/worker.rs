@@ -394,23 +394,11 @@ async fn ask(
     request: wire::ClaimGroupsRequest,
     known: &mut KnownGroups,
 ) -> Result<oneshot::Receiver<Result<wire::ClaimGroupsResponse>>> {
-    let wire::ClaimGroupsRequest {
-        session,
-        lease,
-        epoch,
-        step,
-        started,
-        known: knows,
-        wants,
-        ahead,
-        ..
-    } = request;
+    let wire::ClaimGroupsRequest { session, lease, epoch, step, wait_ms, .. } = request;
     check_step(epoch, step)?;
-    if request.wait_ms > TAKE_WAIT_MS_MAX {
-        return Err(invalid(format!(
-            "`wait_ms` is {}; at most {TAKE_WAIT_MS_MAX} are allowed",
-            request.wait_ms
-        )));
+    if wait_ms > TAKE_WAIT_MS_MAX {
+        let most = TAKE_WAIT_MS_MAX;
+        return Err(invalid(format!("`wait_ms` is {wait_ms}; at most {most} are allowed")));
     }
     let lease = lease_from(lease)?;
     let of_epoch = (lease.job.clone(), epoch);
@@ -434,10 +422,10 @@ async fn ask(
         known.insert(of_epoch.clone(), groups(core, order, epoch).await?);
     }
     let groups = Arc::clone(&known[&of_epoch]);
-    let until = core.host.now() + Duration::from_millis(request.wait_ms);
+    let until = core.host.now() + Duration::from_millis(wait_ms);
     let facts = PoolFacts { groups: 0, samples: 0, at: 0, next: vec![] };
-    let released = request.released;
-    let (known, version) = (knows, released.map(|_| request.version));
+    let wire::ClaimGroupsRequest { started, known, wants, ahead, released, .. } = request;
+    let version = released.map(|_| request.version);
     let take = Claim { lease, epoch, step, started, known, wants, ahead, released, version, facts };
     let (reply, answer) = oneshot::channel();
     let ask = ClaimRequest { take, groups, request_id, until, reply };

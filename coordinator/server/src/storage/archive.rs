@@ -200,11 +200,8 @@ fn refuse_unless_empty(path: &Path) -> Result<(), RestoreError> {
 }
 
 fn open_disk(host: &dyn Host, path: &Path) -> Result<Arc<dyn Disk>, RestoreError> {
-    let reason = |error: io::Error| RestoreError::Folder {
-        path: path.to_owned(),
-        reason: error.to_string(),
-    };
-    host.disk(path).map_err(reason)
+    let failed = |reason| RestoreError::Folder { path: path.to_owned(), reason };
+    host.disk(path).map_err(|error| failed(error.to_string()))
 }
 
 fn open_store(
