@@ -339,7 +339,6 @@ impl Catalog {
         Ok(SampleMaps::new(maps, vec![], 0))
     }
 
-    /// Rejects files that the trainer's user cannot read.
     fn check<'a>(
         &self,
         rights: &Rights,
@@ -477,7 +476,6 @@ impl Catalog {
         }
     }
 
-    /// Returns the scan results of each part.
     fn parts(
         &self,
         described: &wire::Dataset,

@@ -21,7 +21,6 @@ pub struct WorkerView {
 }
 
 impl WorkerView {
-    /// Returns the worker's current state.
     pub fn report(&self) -> WorkerReport {
         let mut report = self.hub.session.shared().report();
         report.trainers = self.trainers.load(Ordering::Relaxed) as u64;

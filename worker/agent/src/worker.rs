@@ -39,15 +39,12 @@ pub struct WorkerOptions {
     pub name: String,
     pub host: String,
     pub coordinator: Coordinator,
-    /// Path of its trainer socket.
     pub socket: PathBuf,
-    /// Access to the socket.
     pub listen: ListenOptions,
     /// Bytes for all ranks that it serves.
     pub memory_budget_bytes: u64,
     /// Computing threads; `None`: chosen while reading, at most one for each core.
     pub threads: Option<usize>,
-    /// Location of the index cache.
     pub cache: CacheOptions,
     /// Folders and URLs below which it reads for the cluster, and for other users than its own.
     pub data_roots: DataRoots,
@@ -56,12 +53,10 @@ pub struct WorkerOptions {
 /// Reason why a worker does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
-    /// Its socket cannot be created.
     #[error(transparent)]
     Socket(#[from] BindError),
     #[error("cannot start the worker's threads: {0}")]
     Threads(#[from] std::io::Error),
-    /// The coordinator rejects it.
     #[error(transparent)]
     Refused(#[from] WireError),
 }
@@ -161,7 +156,6 @@ struct Accept {
     draining: Draining,
 }
 
-/// Progress of draining.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Draining {
     No,

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use shardfeed_plan::{ContentDigest, OrderDigest, mixture_digest, order_digest};
 use shardfeed_source::{Dataset, FileRules, LeftOut, Mixed, SampleMaps};
 
-/// A shard as a trainer knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardRow {
     /// Path relative to the dataset.
@@ -95,7 +94,6 @@ impl Contents {
         order_digest(self.counts())
     }
 
-    /// Samples of each shard.
     pub fn counts(&self) -> Vec<u64> {
         match &self.samples {
             Some(maps) => maps.counts(),

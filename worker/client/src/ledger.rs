@@ -70,7 +70,6 @@ impl Ledger {
         Ok(Some(Self { path, file, text: String::new(), parts }))
     }
 
-    /// Records that a generation begins at the cursor.
     pub(crate) fn begin(&mut self, cursor: &Cursor) -> Result<(), LoadError> {
         let start = cursor.start();
         self.text = format!(

@@ -24,7 +24,6 @@ use cluster::Cluster;
 use exchange::{ControlOf, Event, InHand, Job, Partition, Progress, Setting, StartPosition};
 use in_process_link::InProcessLink;
 
-/// Link to this process or to a cluster.
 pub(crate) enum Link {
     InProcess(Box<InProcessLink>),
     Cluster(Box<Cluster>),

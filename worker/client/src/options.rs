@@ -37,7 +37,6 @@ pub struct LoaderOptions {
     pub records: Option<RecordSpec>,
     /// Samples per rank and step.
     pub batch_size: u64,
-    /// Seed of the order.
     pub seed: u64,
     pub shuffle: bool,
     /// Samples of a lane that are shuffled together.
@@ -85,7 +84,6 @@ pub struct MixtureOptions {
     pub stages: Vec<MixtureStage>,
 }
 
-/// A version of a source.
 #[derive(Clone, Debug)]
 pub struct MixtureSource {
     /// Name; versions of one source have the same.

@@ -14,7 +14,6 @@ use shardfeed_source::{
 use crate::mixture;
 use crate::options::{LoaderOptions, MixtureSource};
 
-/// A dataset to open.
 #[derive(Clone, Debug)]
 pub struct DatasetRequest {
     /// Name of the source of a mixture; empty: the loader's only dataset.

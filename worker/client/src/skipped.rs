@@ -62,7 +62,6 @@ pub struct SkippedRecord {
 /// Extent of a file that is skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// Only this record.
     Record,
     /// This record and all after it, because no later record can be located.
     Rest,

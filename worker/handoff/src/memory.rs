@@ -13,7 +13,6 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Address of the first byte.
     pub fn base(&self) -> NonNull<u8> {
         NonNull::new(self.map.as_mut_ptr()).expect("a mapping is not at address 0")
     }

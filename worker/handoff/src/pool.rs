@@ -42,9 +42,7 @@ struct PoolState {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlotPoolStats {
-    /// Slots that exist, free and in use.
     pub slots: usize,
-    /// Bytes of these slots.
     pub bytes: usize,
     /// Slots in use: being written, ready, or viewed by a trainer's arrays.
     pub in_use: usize,

@@ -13,7 +13,6 @@ use crate::memory::Memory;
 use crate::pool::{SharedPool, SlotPool};
 use crate::region::{MemoryRegion, RegionHandle};
 
-/// A slot that is being written.
 #[derive(Debug)]
 pub struct Slot {
     region: Option<MemoryRegion>,

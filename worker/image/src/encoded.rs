@@ -10,7 +10,6 @@ use crate::region::{Region, Size};
 /// Maximum pixels of an image; a larger number in a header is treated as a mistake or an attack.
 pub const PIXELS_MAX: usize = 1 << 26;
 
-/// Bits of a sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Depth {
@@ -22,7 +21,6 @@ pub enum Depth {
 }
 
 impl Depth {
-    /// Bytes of a sample.
     pub fn bytes(self) -> usize {
         match self {
             Self::Eight => 1,
@@ -31,10 +29,8 @@ impl Depth {
     }
 }
 
-/// Result of the format's checks of an image's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// The data is valid.
     Sound,
     /// The library issued a warning and decoded the data anyway.
     Suspect,
@@ -78,7 +74,6 @@ impl<'a> Encoded<'a> {
         Ok(Self(file))
     }
 
-    /// Size according to the header.
     pub fn size(&self) -> Size {
         match &self.0 {
             File::Jpeg(jpeg) => jpeg.size(),

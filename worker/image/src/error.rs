@@ -2,11 +2,9 @@
 
 use crate::region::Size;
 
-/// Reason why bytes cannot be used as an image.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImageError {
-    /// The format is unknown.
     #[error(
         "neither JPEG nor PNG: {len} bytes that begin with \"{}\"; other formats have to be converted when \
          the dataset is written", .begin.escape_ascii()
@@ -16,13 +14,11 @@ pub enum ImageError {
         begin: Vec<u8>,
         len: usize,
     },
-    /// The file is incomplete or violates its format.
     #[error("damaged {format} of {len} bytes: {what}")]
     Damaged {
         /// JPEG or PNG.
         format: &'static str,
         len: usize,
-        /// Error of the decoder.
         what: String,
     },
     /// The kind of file is not supported by the decoder.
@@ -30,15 +26,10 @@ pub enum ImageError {
     Unsupported {
         /// JPEG or PNG.
         format: &'static str,
-        /// Description of the kind.
         what: String,
     },
     #[error("{}x{} pixels, more than the {pixels_max} that an image may have", .size.height, .size.width)]
-    TooLarge {
-        /// Size according to the header.
-        size: Size,
-        pixels_max: usize,
-    },
+    TooLarge { size: Size, pixels_max: usize },
     /// The image has 8 bits per sample, and 16 were requested.
     #[error("a JPEG has 8 bits a sample; decode it to uint8")]
     Depth,

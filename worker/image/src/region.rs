@@ -64,7 +64,6 @@ pub struct View<'a> {
     /// Size of the whole image.
     pub size: Size,
     pub pixel_bytes: usize,
-    /// Visible region.
     pub region: Region,
 }
 

@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::region::{Region, Size, View};
 
-/// Interpolation of values between pixels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Method {
@@ -18,7 +17,6 @@ pub enum Method {
     Bicubic,
 }
 
-/// Type of a pixel's samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sample {
     U8,
@@ -54,7 +52,6 @@ impl Sample {
     }
 }
 
-/// Resizes images and reuses its memory.
 #[derive(Debug, Default)]
 pub struct Resizer {
     inner: fast_image_resize::Resizer,

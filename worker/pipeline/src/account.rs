@@ -32,7 +32,6 @@ pub enum CounterUnit {
     Number,
 }
 
-/// Declaration of a counter.
 #[derive(Clone, Copy, Debug)]
 pub struct Counter {
     /// Name of its field in [`Spent`], in messages and in JSON.
@@ -74,7 +73,6 @@ macro_rules! counters {
                 [$(self.$name),+].into_iter()
             }
 
-            /// Returns the difference to `before`.
             pub fn since(&self, before: &Self) -> Self {
                 Self { $($name: self.$name.saturating_sub(before.$name)),+ }
             }
@@ -160,14 +158,10 @@ impl Reason {
     }
 }
 
-/// Reason for each number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reasons {
-    /// For the prefetched batches.
     pub prefetch: Reason,
-    /// For the reading threads.
     pub reading: Reason,
-    /// For the computing threads.
     pub computing: Reason,
 }
 
@@ -221,7 +215,6 @@ pub struct Account {
     pub recent: Spent,
     /// Counters of this epoch so far.
     pub in_epoch: Spent,
-    /// Counters since reading began.
     pub since_start: Spent,
 }
 

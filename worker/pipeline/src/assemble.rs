@@ -25,7 +25,6 @@ const PART_BYTES: usize = 128 << 10;
 /// Maximum bytes of operators' intermediate columns in a part, unless a single row needs more.
 const PART_MADE_BYTES_MAX: usize = 4 << 20;
 
-/// A finished batch.
 #[derive(Debug)]
 pub struct Batch {
     /// Number of rows, including padding.
@@ -38,7 +37,6 @@ pub struct Batch {
     pub shards: BufferRange,
     /// Ordinals in the shard, i64, `[rows]`.
     pub ordinals: BufferRange,
-    /// Slot that contains all buffers.
     pub slot: SharedSlot,
 }
 
@@ -68,7 +66,6 @@ pub trait Watch: Send + Sync + std::fmt::Debug {
     fn suspect_images(&self, count: u64);
 }
 
-/// Assembles batches of records.
 #[derive(Clone, Debug)]
 pub struct Assembler {
     schemas: ShardSchemas,
@@ -93,7 +90,6 @@ impl Assembler {
         Self { schemas: schemas.into(), slots, watch: None, record_of: None, images: None }
     }
 
-    /// Returns this assembler with `watch` measuring its stages.
     pub fn watched(self, watch: Arc<dyn Watch>) -> Self {
         Self { watch: Some(watch), ..self }
     }

@@ -10,7 +10,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Clone, Debug)]
 pub struct ChunkPool {
     free: Arc<Mutex<Vec<Vec<u8>>>>,
-    /// Bytes of the buffers that are shared.
     shared_bytes: Arc<AtomicUsize>,
     keep: usize,
     keep_bytes: usize,

@@ -95,7 +95,6 @@ pub(crate) enum Origin {
     /// The unchanged record.
     Record,
     Feature(Parts),
-    /// A list of features.
     List(Parts),
     /// The same strings in every row.
     Constant(DefaultValue),

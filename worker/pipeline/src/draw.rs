@@ -11,7 +11,6 @@ use crate::record::Row;
 pub struct DrawKey {
     /// Order digest of the dataset; without meaning in a mixture.
     pub digest: OrderDigest,
-    /// The job's seed.
     pub seed: u64,
     pub epoch: u64,
     /// Sources of a mixture, in the order of their numbers; empty for one dataset.

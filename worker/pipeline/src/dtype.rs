@@ -11,7 +11,6 @@ pub(crate) fn items(shape: &[usize]) -> usize {
     shape.iter().product()
 }
 
-/// Type of the values of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dtype {
@@ -86,7 +85,6 @@ impl From<DType> for Dtype {
     }
 }
 
-/// A number that a column can hold.
 pub(crate) trait ColumnNumber: bytemuck::Pod + Default + Send + Sync {
     const IS_FLOAT: bool;
 

@@ -26,12 +26,9 @@ pub(crate) struct Extent {
     pub(crate) order: Vec<u32>,
 }
 
-/// The located features of one record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LocatedRecord<'r, 'a> {
-    /// Cells of its features.
     pub(crate) cells: &'r [Located<'a>],
-    /// Cells of its lists.
     pub(crate) lists: &'r [Steps<'a>],
     /// Rows around that of the sample.
     pub(crate) windows: &'r [Window],
@@ -130,7 +127,6 @@ impl Extent {
         self.grow(count, bytes);
     }
 
-    /// Adds a record's values of the column.
     #[inline]
     pub(crate) fn add(
         &mut self,

@@ -39,9 +39,7 @@ pub enum Limit {
     Unknown,
     /// The trainer: batches wait for it.
     Trainer,
-    /// Storage that shards are read from.
     Storage,
-    /// Processors that inflate shards.
     Inflating,
     /// Processors that check and parse records, run operators and write batches.
     Decoding,
@@ -96,7 +94,6 @@ impl Limit {
         self.word().chars().next().unwrap_or('?')
     }
 
-    /// Name for users.
     pub fn name(self) -> &'static str {
         match self {
             Self::Unknown => "nothing yet",
@@ -122,11 +119,8 @@ pub struct Finding {
     pub wait_percent: u64,
     /// True if shards are read for the first time, from storage devices or a store.
     pub is_cold: bool,
-    /// Age of the figures.
     pub age_us: u64,
-    /// The reasons, with figures.
     pub because: String,
-    /// The recommended change.
     pub change: String,
 }
 

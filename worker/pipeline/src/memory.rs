@@ -33,7 +33,6 @@ const BALANCED_ROW_BYTES: u64 = 400;
 /// Bytes of a held record position.
 const PLACE_BYTES: u64 = 96;
 
-/// Requirements of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need {
     /// Lanes that the rank reads.
@@ -70,7 +69,6 @@ pub struct Need {
     pub budget_bytes: u64,
 }
 
-/// Method of reading the lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
     /// Files are read front to back, and two windows of records are held.
@@ -83,7 +81,6 @@ pub enum Reading {
     Locate,
 }
 
-/// Error: the budget is too small for the plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {
     /// Compressed shards, and small records of remote ones, can only be read front to back.
@@ -132,13 +129,7 @@ pub enum MemoryError {
         "{file}: has a record of {record_bytes} bytes, and memory_budget has {budget_bytes}; raise it, or leave the \
          file out"
     )]
-    RecordTooLarge {
-        file: String,
-        /// Bytes of the record's data.
-        record_bytes: u64,
-        budget_bytes: u64,
-    },
-    /// Not even single batches fit.
+    RecordTooLarge { file: String, record_bytes: u64, budget_bytes: u64 },
     #[error(
         "memory_budget of {budget_bytes} bytes is too small: prefetched batches need {batch_bytes} \
          and reading {reading_bytes}; raise it to {} or lower prefetch, batch_size or shuffle_window",

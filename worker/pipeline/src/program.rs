@@ -18,10 +18,8 @@ use crate::rows::Cells;
 
 mod shared;
 
-/// Source of an operator's input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InputSource {
-    /// A parsed feature.
     Feature(usize),
     /// A parsed feature with a variable number of values.
     Rows(usize),

@@ -91,10 +91,8 @@ impl RowError {
     }
 }
 
-/// Kind of error in a row.
 #[derive(Debug, thiserror::Error)]
 pub enum RowFault {
-    /// The data does not match its checksum.
     #[error(transparent)]
     Data(#[from] DataCrcMismatch),
     /// The data does not match the declared features.
@@ -128,13 +126,8 @@ pub enum RowFault {
         /// Its value; NaN also after an overflow of integers.
         value: Box<str>,
     },
-    /// An operator failed on the row.
     #[error("column `{output}`: {fault}")]
-    Operator {
-        /// Output column of the operator.
-        output: Box<str>,
-        fault: OperatorFault,
-    },
+    Operator { output: Box<str>, fault: OperatorFault },
     #[error("no memory for a batch of {bytes} bytes: {source}")]
     Memory {
         /// Bytes of the slot.

@@ -16,7 +16,6 @@ use crate::operator::Input;
 use crate::record::{Row, RowError, RowFault};
 use crate::samples::unbatch::{Unbatch, Window};
 
-/// Parser of a record's features.
 #[derive(Debug)]
 pub(crate) enum Parser {
     Raw,
@@ -206,7 +205,6 @@ impl<'a> Cells<'a> {
         rows.iter().map(count).collect()
     }
 
-    /// Looks up the strings of a column.
     fn look_up(&mut self, table: &'a FoundStrings) -> Result<(), RowError> {
         let FoundStrings { output, keys, finder } = table;
         let strings = match keys.kind.dtype() {
@@ -380,7 +378,6 @@ impl<'a> Cells<'a> {
 pub(crate) struct Total {
     /// Values in the buffer, including padding.
     pub(crate) items: usize,
-    /// Bytes of the buffer.
     pub(crate) bytes: usize,
     /// Length of each split, without the leading 0.
     pub(crate) splits: Vec<usize>,
@@ -429,7 +426,6 @@ impl Total {
     }
 }
 
-/// String used as padding.
 fn pad_bytes(plan: &Plan) -> &[u8] {
     match plan.default() {
         Some(DefaultValue::Bytes(values)) => values.first().map_or(&[], Vec::as_slice),

@@ -157,7 +157,6 @@ impl SampleProgram {
         self.measures().map(|one| one.map(ToString::to_string))
     }
 
-    /// True if each sample has a measured cost.
     pub fn has_costs(&self) -> bool {
         self.cost.is_some()
     }

@@ -76,14 +76,11 @@ impl From<ParseSpec> for RecordSpec {
     }
 }
 
-/// Error in a record spec.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SchemaError {
-    /// A feature is invalid.
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// An operator cannot be applied.
     #[error(transparent)]
     Operator(#[from] OperatorError),
     /// The filter is not an expression over features of the record.
@@ -99,11 +96,7 @@ pub enum SchemaError {
     Balance(String),
     /// An output column does not exist, or is named twice.
     #[error("outputs name `{name}`, {what}")]
-    Output {
-        name: String,
-        /// Description of the error.
-        what: String,
-    },
+    Output { name: String, what: String },
     #[error(
         "the sources of a mixture make different columns: {left} and {right}; cast, reshape, pad or select \
          columns so that all sources have the same"
@@ -277,7 +270,6 @@ impl Schema {
         self.spec.balance.as_ref().map(|balance| balance.window)
     }
 
-    /// Lookup tables of the operators.
     pub fn tables(&self) -> impl Iterator<Item = &TableRef> {
         let operators = self.spec.operators.iter().chain(&self.spec.measured);
         operators.filter_map(|operator| operator.operation.table())

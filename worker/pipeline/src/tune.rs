@@ -36,7 +36,6 @@ const EVIDENCE_ALONE_US: u64 = 2_000_000;
 /// Start value and limits of a number that is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// Initial value.
     pub start: u64,
     /// Minimum, 1 or more.
     pub least: u64,
@@ -54,7 +53,6 @@ impl Range {
     }
 }
 
-/// Numbers chosen by the tuner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Choice {
     /// Maximum prefetched batches.
@@ -65,7 +63,6 @@ pub struct Choice {
     pub computing: u64,
 }
 
-/// Adapts the numbers while reading.
 #[derive(Clone, Debug)]
 pub struct Tuner {
     prefetch: Range,

@@ -18,7 +18,6 @@ pub type PlanOf = Box<dyn FnMut(u64) -> Result<Arc<EpochPlan>, LoadError> + Send
 pub enum Assignment {
     /// The plan of an epoch; requested once for each epoch, in ascending order.
     Planned(PlanOf),
-    /// Grants of groups.
     Dynamic(DynamicRank),
 }
 
@@ -54,9 +53,7 @@ pub struct PrefetchOptions {
     /// Slots that batches are written into.
     pub slots: SlotPool,
     pub rank: u64,
-    /// Epoch to start in.
     pub epoch: u64,
-    /// Step of `epoch` to start at.
     pub step: u64,
     /// Maximum number of batches ready or in progress; `None`: chosen while reading.
     pub prefetch: Option<usize>,

@@ -33,7 +33,6 @@ pub struct JobSpec {
     pub dataset: String,
     /// Mixture of datasets that the job reads instead.
     pub mixture: Option<Arc<JobMixture>>,
-    /// Parameters that fix the job's order.
     pub identity: JobIdentity,
     /// Features, operators and outputs of its records; the digest is part of the identity.
     pub record_spec: Arc<EncodedSpec>,
@@ -108,7 +107,6 @@ pub struct Lease {
     pub serial: u64,
     /// Digest of the job's mixture, if it has one.
     pub mixture: Option<Digest>,
-    /// Epoch of the start position.
     pub epoch: u64,
     /// Segments of that epoch; the last one is open.
     pub segments: Vec<Segment>,

@@ -18,7 +18,6 @@ use crate::control::{Control, Lease};
 pub(crate) use feed::{Gate, GrantFeed};
 pub use feed::{GrantStats, lapsed};
 
-/// Callback that returns the groups of an epoch.
 pub type GroupsOf = Box<dyn FnMut(u64) -> Result<Groups, LoadError> + Send>;
 
 /// Parameters with which a rank of a dynamic job claims samples.

@@ -9,7 +9,6 @@ use shardfeed_source::{Dataset, Grouping, SampleMaps, SourceVersion};
 /// Maximum number of packs whose costs are kept: 16 MiB.
 const PACK_COSTS_MAX: usize = 1 << 21;
 
-/// Function that returns the cost of a sample.
 pub type CostOf = Box<dyn FnMut(Portion, Sample) -> u64 + Send>;
 
 /// Samples of an epoch of a dataset or of a mixture.

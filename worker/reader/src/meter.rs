@@ -164,7 +164,6 @@ impl Meter {
         }
     }
 
-    /// Counts the planning thread's wait for a shard.
     pub(crate) fn read_wait<T>(&self, wait: impl FnOnce() -> T) -> T {
         let _span = trace::span("wait for shard");
         let begun = Instant::now();
@@ -192,7 +191,6 @@ impl Meter {
         done
     }
 
-    /// Changes the recorded settings of reading.
     pub(crate) fn set_up(&self, change: impl FnOnce(&mut Setup)) {
         change(&mut self.sums.lock().setup);
     }

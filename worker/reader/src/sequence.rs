@@ -15,11 +15,9 @@ use crate::records::stream::ReadCounters;
 use crate::skipped::Skipped;
 use crate::tuning::Tuning;
 
-/// A batch, in sequence.
 #[derive(Debug)]
 pub struct Delivered {
     pub epoch: u64,
-    /// Step in the epoch.
     pub step: u64,
     /// Its rows, as planned.
     pub samples: Vec<Planned>,
@@ -35,11 +33,7 @@ pub enum Delivery<B = Box<Delivered>> {
     /// The next batch.
     Batch(B),
     /// The rank gets no more batches in this epoch.
-    EpochEnd {
-        epoch: u64,
-        /// Steps of that epoch for this rank.
-        steps: u64,
-    },
+    EpochEnd { epoch: u64, steps: u64 },
     /// No batch is ready yet.
     Pending,
 }

@@ -24,7 +24,6 @@ const READING_MOST: usize = 32;
 /// Minimum interval between reviews of the settings.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// A loader's settings.
 #[derive(Debug)]
 pub(crate) struct Tuning {
     io: Arc<IoPool>,

@@ -26,13 +26,11 @@ fn places(gathered: &Gathered) -> Option<Vec<RecordLocation>> {
     gathered.rows.iter().map(|row| place(row.item)).collect()
 }
 
-/// Reason why a batch cannot be assembled.
 enum AssembleError {
     Row(RowError),
     Load(LoadError),
 }
 
-/// One batch on its way through the threads.
 pub(crate) struct BatchWork {
     pub(crate) assembler: Assembler,
     pub(crate) tools: StreamTools,

@@ -16,12 +16,10 @@ use crate::peer::Peer;
 use crate::preamble::{HandshakeError, Versions, exchange};
 use crate::socket_path::{SOCKET_PATH_BYTES_MAX, is_too_long};
 
-/// Options of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectOptions {
     /// Maximum time for the worker's answer; a busy one answers in milliseconds.
     pub timeout: Duration,
-    /// Protocol versions of this side.
     pub versions: Versions,
 }
 
@@ -55,11 +53,7 @@ pub enum ConnectError {
         "{peer} listens at {path}, but that user neither owns the file nor is this one or root: \
          it may not be the worker"
     )]
-    Foreign {
-        path: PathBuf,
-        /// Process that listens.
-        peer: Peer,
-    },
+    Foreign { path: PathBuf, peer: Peer },
     #[error("the worker at {path} did not answer in {} ms: is it stopped?", .waited.as_millis())]
     Silent { path: PathBuf, waited: Duration },
     #[error("the worker at {path} closed the connection at once: it is ending, or see its log")]
@@ -76,7 +70,6 @@ pub enum ConnectError {
          upgrade the older one"
     )]
     Version { path: PathBuf, ours: Versions, theirs: Versions },
-    /// A system call failed.
     #[error("connect to the worker at {path}: {source}")]
     Io { path: PathBuf, source: io::Error },
 }

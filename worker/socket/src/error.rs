@@ -15,7 +15,6 @@ pub enum SocketError {
     /// have been received.
     #[error("the other side closed the connection")]
     Closed,
-    /// The peer did not read.
     #[error(
         "the other side took {sent_bytes} of {frame_bytes} bytes in {} ms: is its process stopped?",
         .waited.as_millis()
@@ -30,10 +29,7 @@ pub enum SocketError {
     },
     /// The message does not fit a frame; nothing was sent.
     #[error("a message of {bytes} bytes was to be sent, more than {FRAME_BYTES_MAX}: split it")]
-    TooLarge {
-        /// Bytes of the message.
-        bytes: usize,
-    },
+    TooLarge { bytes: usize },
     #[error(
         "the other side announced a frame of {bytes} bytes, more than {FRAME_BYTES_MAX}: \
          it is broken or of another version"
@@ -53,7 +49,6 @@ pub enum SocketError {
     /// A frame is not a valid message of the expected type.
     #[error("a frame of {frame_bytes} bytes is no valid message: {source}")]
     Undecodable { frame_bytes: usize, source: prost::DecodeError },
-    /// A system call failed.
     #[error("{operation} on the trainer socket: {source}")]
     Io { operation: &'static str, source: io::Error },
 }

@@ -34,7 +34,6 @@ struct Arrival {
     came_with: Range<u64>,
 }
 
-/// A complete frame.
 #[derive(Debug)]
 pub(crate) struct Frame<'a> {
     pub(crate) body: &'a [u8],
@@ -76,7 +75,6 @@ impl Inbox {
         self.descriptors.extend(descriptor.map(|descriptor| Arrival { descriptor, came_with }));
     }
 
-    /// Returns the next frame if it is complete.
     pub(crate) fn take(&mut self) -> Result<Option<Frame<'_>>, SocketError> {
         let Some(header) = self.header() else {
             self.check_descriptors(None)?;

@@ -36,7 +36,6 @@ pub struct ListenOptions {
     pub gid: Option<u32>,
     /// Processes that are served, of those that can connect.
     pub allow: Allow,
-    /// Protocol versions of this side.
     pub versions: Versions,
 }
 
@@ -70,7 +69,6 @@ pub enum BindError {
     Io { path: PathBuf, operation: &'static str, source: io::Error },
 }
 
-/// Reason why no connection was accepted.
 #[derive(Debug, thiserror::Error)]
 pub enum AcceptError {
     /// [`Listener::stop`] was called, and all earlier connections are accepted.

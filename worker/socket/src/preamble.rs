@@ -43,7 +43,6 @@ impl fmt::Display for Versions {
     }
 }
 
-/// Reason why a handshake failed.
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
     /// The peer sent nothing, or too little.
@@ -56,13 +55,11 @@ pub enum HandshakeError {
         /// First bytes received, escaped and quoted.
         began_with: String,
     },
-    /// The two sides have no version in common.
     #[error(
         "the other side speaks {theirs} of the trainer protocol, this side {ours}: \
          upgrade the older one"
     )]
     Version { ours: Versions, theirs: Versions },
-    /// A system call failed.
     #[error("shake hands on the trainer socket: {source}")]
     Io { source: io::Error },
 }

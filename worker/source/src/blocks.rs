@@ -51,7 +51,6 @@ impl BlockKey {
     }
 }
 
-/// A folder of blocks, shared with other processes.
 #[derive(Debug)]
 pub(crate) struct BlockCache {
     folder: PathBuf,

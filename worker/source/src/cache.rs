@@ -194,7 +194,6 @@ impl Cache {
         &self.entries
     }
 
-    /// See [`Cache::entries`].
     pub(crate) fn into_entries(self) -> Entries {
         self.entries
     }
@@ -214,7 +213,6 @@ impl Cache {
         }
     }
 
-    /// Stops keeping entries on disk.
     fn give_up(&mut self, path: &Path, action: &'static str, error: &io::Error) {
         warn(path, action, error);
         self.file = None;
@@ -440,11 +438,9 @@ fn segments(mut bytes: &[u8], entries: &mut Entries) -> Good {
     good
 }
 
-/// For the fuzz targets: cache files without a folder.
 pub mod fuzzing {
     use super::{ChangeStamp, Entries, IndexedFile, Inode, ShardIndex, decode, encode};
 
-    /// Returns the cache file of files with these indexes.
     pub fn index_cache(indexes: Vec<ShardIndex>) -> Vec<u8> {
         let entry = |(number, index): (usize, ShardIndex)| {
             let stamp = ChangeStamp { size_bytes: index.stream_bytes, modified_ns: 5, etag: None };

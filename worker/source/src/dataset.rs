@@ -82,7 +82,6 @@ pub struct DatasetFile {
     pub records: u64,
     /// Bytes of data of all records, without framing.
     pub data_bytes: u64,
-    /// Bytes of data of the largest record.
     pub record_bytes_max: u64,
     /// Positions of some records, from which others are found; that of the first one is known.
     pub marks: Vec<Mark>,
@@ -286,7 +285,6 @@ impl Dataset {
         counting::known_maps(self, program, cache, progress)
     }
 
-    /// Writes its samples to the cache.
     pub fn keep_samples(self: &Arc<Self>, program: &Arc<SampleProgram>, cache: &CacheOptions) {
         if let Some(maps) = &self.samples {
             counting::keep_maps(self, program, cache, maps);
@@ -305,7 +303,6 @@ impl Dataset {
         Ok(Self { samples: Some(maps), ..self })
     }
 
-    /// Returns the content digest of its samples.
     pub fn content(&self) -> ContentDigest {
         let digests = self.manifest.shards().iter().map(|shard| shard.digest);
         match &self.samples {
@@ -376,7 +373,6 @@ impl Dataset {
         &self.root
     }
 
-    /// Returns its shards and their digest.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }

@@ -156,7 +156,6 @@ pub(crate) fn local(pattern: &str) -> Option<&str> {
     }
 }
 
-/// Result of one pattern.
 enum Matches {
     File(PathBuf, Option<FileState>),
     Glob(Glob),
@@ -167,7 +166,6 @@ struct Glob {
     pattern: String,
     /// The pattern as an absolute path.
     text: String,
-    /// Matched files and folders.
     found: Vec<PathBuf>,
 }
 

@@ -56,7 +56,6 @@ pub enum LoadError {
     Budget {
         /// The epoch or the files that the count is for.
         what: String,
-        /// Number of skipped records and files.
         skipped: u64,
         allowed: u64,
         /// Human-readable descriptions of some of them.
@@ -84,11 +83,9 @@ pub enum LoadError {
     /// A remote file cannot be read or examined.
     #[error("{file}: cannot read{}: {reason}; {hint}", at(.offset))]
     Store {
-        /// URL of the file.
         file: String,
         /// Offset at which reading stopped, in bytes of the stored file.
         offset: Option<u64>,
-        /// Attempts and the store's answers.
         reason: String,
         hint: &'static str,
     },
@@ -103,19 +100,14 @@ pub enum LoadError {
     /// A side table of an operator cannot be used.
     #[error(transparent)]
     Table(#[from] Box<TableFault>),
-    /// The parameters give no valid plan.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The files form no valid dataset.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
-    /// The declared features, operators or outputs are invalid.
     #[error(transparent)]
     Schema(#[from] SchemaError),
-    /// The state was rejected.
     #[error(transparent)]
     State(#[from] StateError),
-    /// The memory budget is too small.
     #[error(transparent)]
     Memory(#[from] MemoryError),
     /// A batch is larger than the memory budget.
@@ -127,15 +119,12 @@ pub enum LoadError {
     /// An option is invalid.
     #[error("{0}")]
     Option(String),
-    /// This user may not use the worker.
     #[error("{0}")]
     Denied(String),
     #[error("{}: cannot write the ledger: {source}; SHARDFEED_LEDGER must be a writable folder", .path.display())]
     Ledger { path: PathBuf, source: io::Error },
-    /// A batch could not be copied to the device.
     #[error("{0}")]
     Device(String),
-    /// The caller cancelled.
     #[error("interrupted")]
     Interrupted,
     #[error("the loader was closed")]

@@ -59,20 +59,15 @@ pub enum ScanStage {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScanProgress {
-    /// Current stage.
     pub stage: ScanStage,
     /// Files scanned, of those that had to be; while listing, completed looks.
     pub files: usize,
-    /// Files that have to be scanned.
     pub files_total: usize,
-    /// Bytes scanned.
     pub bytes: u64,
-    /// Bytes of the files that have to be scanned.
     pub bytes_total: u64,
 }
 
 impl ScanProgress {
-    /// Creates the progress at the start of a stage.
     pub fn at(stage: ScanStage) -> Self {
         Self { stage, files: 0, files_total: 0, bytes: 0, bytes_total: 0 }
     }
@@ -134,7 +129,6 @@ pub(crate) enum ScanCounted {
 /// Results of other workers by path: used for files whose change stamps still match.
 pub type Seeds = BTreeMap<String, Seed>;
 
-/// Change stamp of a file, and its index.
 pub type Seed = (ChangeStamp, ShardIndex);
 
 /// Indexes the files of `found`. Returns their entries, and others of their folder.
@@ -481,7 +475,6 @@ fn scan_all(
     }
 }
 
-/// State shared by the scanning threads.
 struct SharedScan {
     paths: Vec<(usize, PathBuf)>,
     remote: Option<RemoteScan>,
@@ -495,7 +488,6 @@ struct SharedScan {
 /// State for scanning remote files.
 struct RemoteScan {
     reach: Reach,
-    /// Change stamp of each file of the dataset.
     stamps: Vec<ChangeStamp>,
     threads: usize,
 }

@@ -157,7 +157,6 @@ pub enum Rights {
     Own,
     /// The worker's, below these roots.
     Below(DataRoots),
-    /// Those of another user.
     Of(User),
 }
 
@@ -322,7 +321,6 @@ fn open_file(path: &Path) -> io::Result<File> {
 pub struct User {
     pub uid: u32,
     pub gid: u32,
-    /// Its further groups.
     pub groups: Vec<Gid>,
 }
 

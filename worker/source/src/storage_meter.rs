@@ -36,7 +36,6 @@ impl StorageMeter {
         self.wait_ns.load(Ordering::Relaxed) / 1000
     }
 
-    /// Returns the number of stored bytes that were read.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }

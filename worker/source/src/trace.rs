@@ -17,7 +17,6 @@ use crate::shared::Lock;
 /// hundreds of seconds of a busy loader.
 const SPANS_MAX: usize = 1 << 17;
 
-/// Placeholder for an unused number.
 pub const NONE: (&str, u64) = ("", 0);
 
 static IS_ON: AtomicBool = AtomicBool::new(false);
@@ -59,7 +58,6 @@ pub fn start() -> bool {
     true
 }
 
-/// Stops recording and discards the spans.
 pub fn stop() {
     IS_ON.store(false, Ordering::Relaxed);
     let mut recording = RECORDING.lock();

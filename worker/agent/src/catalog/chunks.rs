@@ -14,7 +14,6 @@ pub(crate) fn get_chunk(
     Ok(session.coordinator().call(waiting, &request)?.content)
 }
 
-/// Stores a chunk; returns its digest.
 pub(crate) fn put_chunk(
     session: &Session,
     content: &[u8],

@@ -85,7 +85,6 @@ pub(crate) fn entry_of(
     }
 }
 
-/// Returns a scanned file as it is listed.
 pub(crate) fn listed_of(entry: &FileEntry) -> ListedFile {
     ListedFile {
         path: entry.path.clone(),

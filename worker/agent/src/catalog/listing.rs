@@ -11,7 +11,6 @@ use crate::catalog::entries::invalid;
 /// many enough that a large one has not too many parts.
 const PART_FILES: (usize, usize) = (64, 512);
 
-/// Target number of parts of a large dataset.
 const PARTS: usize = 1024;
 
 /// Maximum bytes of one part, unless it is a single file.

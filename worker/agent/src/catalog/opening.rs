@@ -39,14 +39,11 @@ pub enum Source {
 /// Progress callback, called now and then; returning `false` cancels.
 pub(crate) type OnProgress<'a> = &'a mut dyn FnMut(&OpenProgress) -> bool;
 
-/// An open dataset and its name.
 #[derive(Clone, Debug)]
 pub struct Opened {
-    /// Name in the cluster.
     pub name: String,
     /// Rules for reading its files, as registered.
     pub rules: FileRules,
-    /// Content digest of its samples.
     pub content: ContentDigest,
     pub dataset: Arc<Dataset>,
     /// Reason why its files were not found, if they were not.
@@ -60,7 +57,6 @@ pub(crate) type Wanted = (SampleSource, Option<User>);
 #[derive(Debug, Default)]
 pub(crate) struct Openings(Mutex<Vec<(Wanted, Arc<Opening>)>>);
 
-/// A dataset that is being opened.
 #[derive(Debug, Default)]
 struct Opening {
     state: Mutex<OpeningState>,

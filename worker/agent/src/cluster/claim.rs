@@ -9,7 +9,6 @@ use crate::cluster::control::GrpcControl;
 use crate::cluster::session::ms_of;
 
 impl GrpcControl {
-    /// See [`shardfeed_reader::Control::take`].
     pub(super) fn claim_groups(
         &self,
         lease: &Lease,

@@ -60,7 +60,6 @@ const REGISTER_ROUNDS_MAX: usize = 16;
 #[derive(Debug)]
 pub struct GrpcControl {
     session: Arc<Session>,
-    /// Served ranks by job and rank.
     served: Lock<BTreeMap<(String, u64), Arc<Served>>>,
     leases: AtomicU64,
     /// Final reports being sent, by job and rank.

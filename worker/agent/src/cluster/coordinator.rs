@@ -68,17 +68,14 @@ pub type Answer<T> = Pin<Box<dyn Future<Output = Result<Response<T>, Status>> + 
 
 pub type Wire = InterceptedService<Channel, Bearer>;
 
-/// Clients for both services of one coordinator.
 #[derive(Clone, Debug)]
 pub struct Clients {
     pub worker: WorkerServiceClient<Wire>,
     pub admin: AdminServiceClient<Wire>,
 }
 
-/// Behaviour when there is no coordinator at any address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
-    /// Wait until one starts.
     Wait,
     /// Fail at once: a mistyped address is more likely than a coordinator that is still starting.
     IfSomebodyIsThere,
@@ -101,7 +98,6 @@ struct Inner {
     cluster_id: Lock<Option<String>>,
 }
 
-/// Knowledge about the nodes.
 #[derive(Debug, Default)]
 struct Route {
     /// Their addresses; `None`: the file of addresses was not read yet.
@@ -159,7 +155,6 @@ impl Coordinator {
         Self { inner: Arc::new(inner) }
     }
 
-    /// Returns the addresses or the file, as given.
     pub fn whereabouts(&self) -> &Whereabouts {
         &self.inner.place
     }
@@ -169,7 +164,6 @@ impl Coordinator {
         Some(self.inner.route.lock().found.as_ref()?.addresses.clone())
     }
 
-    /// Returns the time that calls wait for an answer.
     pub fn timeout(&self) -> Duration {
         self.inner.timeout
     }

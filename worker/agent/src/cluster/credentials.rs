@@ -37,7 +37,6 @@ pub struct CredentialOptions {
     /// Folder of certificates: `ca.crt`, and the client's own `tls.crt` and `tls.key`, if it has
     /// them.
     pub tls: Option<PathBuf>,
-    /// File with an access token.
     pub token_file: Option<PathBuf>,
     /// The token itself; `token_file` takes precedence.
     pub token: Option<String>,
@@ -123,7 +122,6 @@ impl Credentials {
     }
 }
 
-/// Connects with TLS.
 #[derive(Clone, Debug)]
 pub(super) struct TlsConnector {
     tls: ClientTls,

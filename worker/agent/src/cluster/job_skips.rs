@@ -14,7 +14,6 @@ const KNOWN_MAX: usize = 1_000_000;
 /// job.
 const REPORTED_MAX: usize = 1_000;
 
-/// Corrupt records of a job.
 #[derive(Debug, Default)]
 pub(super) struct JobSkips {
     /// Digest of the mixture whose shards `known` names, if the job has one.
@@ -26,7 +25,6 @@ pub(super) struct JobSkips {
 }
 
 impl JobSkips {
-    /// Returns the number of corrupt records found.
     pub(super) fn count(&self) -> u64 {
         self.known.len() as u64
     }

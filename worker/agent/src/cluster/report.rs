@@ -5,14 +5,12 @@ use std::time::{Duration, SystemTime};
 
 use shardfeed_pipeline::Account;
 
-/// State of a worker at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkerReport {
     /// Session id, while the coordinator knows it.
     pub session: Option<u64>,
     /// True if the coordinator has ever accepted this process.
     pub has_joined: bool,
-    /// Reason why the coordinator rejects it, if it does.
     pub refused: Option<String>,
     /// Time since the session was last known to be alive.
     pub confirmed: Option<Duration>,
@@ -23,9 +21,7 @@ pub struct WorkerReport {
     pub corrupt_records: BTreeMap<String, u64>,
     /// Expiry of the certificate that it presents to coordinators, if any.
     pub certificate_not_after: Option<SystemTime>,
-    /// True if it hands its trainers over, to leave.
     pub is_draining: bool,
-    /// Number of connected trainers.
     pub trainers: u64,
     /// Bytes of its memory budget; `budget_left_bytes` are those not assigned to a rank.
     pub budget_bytes: u64,
@@ -34,7 +30,6 @@ pub struct WorkerReport {
     pub ranks: Vec<RankReport>,
 }
 
-/// A rank that a worker serves.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RankReport {
     pub job: String,

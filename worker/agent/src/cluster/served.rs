@@ -13,7 +13,6 @@ use tokio::sync::Mutex as AsyncMutex;
 
 use crate::cluster::report::RankReport;
 
-/// A rank that this worker serves.
 #[derive(Debug)]
 pub(crate) struct Served {
     pub(crate) request: LeaseRequest,
@@ -52,7 +51,6 @@ pub(crate) struct ServedState {
     pub(crate) ready: u64,
     /// Ordinals of the shards of the batches in flight.
     pub(crate) reading: Vec<u32>,
-    /// Time breakdown, and the time of its report.
     pub(crate) account: Option<(Account, Instant)>,
     /// Reason why the lease is no longer valid.
     pub(crate) verdict: Option<WireError>,
@@ -112,7 +110,6 @@ impl Served {
         self.ring(LeaseUpdate::Ended);
     }
 
-    /// Returns its state for monitoring.
     pub(crate) fn report(&self) -> RankReport {
         let ServedState { generation, epoch, step, ready, account, .. } = self.lock().clone();
         RankReport {

@@ -39,7 +39,6 @@ const RETRY_PAUSE: Duration = Duration::from_millis(250);
 /// Interval at which a caller that waits for the session is asked whether to continue.
 const ASK_EVERY: Duration = Duration::from_millis(50);
 
-/// Description of the worker that joins.
 #[derive(Clone, Debug)]
 pub struct WorkerInfo {
     /// Name; unique among live workers.
@@ -53,7 +52,6 @@ pub struct WorkerInfo {
     pub data_roots: DataRoots,
 }
 
-/// A session that is kept alive until dropped.
 #[derive(Debug)]
 pub struct Session {
     shared: Arc<SharedSession>,
@@ -176,17 +174,14 @@ impl Session {
         self.shared.changed.notify_all();
     }
 
-    /// Returns the listings and scans of this worker's threads.
     pub(crate) fn scans(&self) -> Vec<Arc<RunningScan>> {
         self.shared.state.lock().scans.clone()
     }
 
-    /// Adds a listing or scan, whose progress heartbeats report.
     pub(crate) fn add_scan(&self, scan: &Arc<RunningScan>) {
         self.shared.state.lock().scans.push(Arc::clone(scan));
     }
 
-    /// Removes a listing or scan whose thread has ended.
     pub(crate) fn remove_scan(&self, scan: &Arc<RunningScan>) {
         self.shared.state.lock().scans.retain(|other| !Arc::ptr_eq(other, scan));
     }

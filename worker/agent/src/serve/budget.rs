@@ -22,7 +22,6 @@ const HELD_MARGIN: u64 = 2;
 /// Minimum share of a rank, in bytes.
 const SHARE_LEAST_BYTES: u64 = 256 << 10;
 
-/// The budget and its unassigned part.
 #[derive(Clone, Debug)]
 pub(crate) struct Budget {
     total: u64,
@@ -51,7 +50,6 @@ struct BudgetState {
     users: BTreeMap<u32, UserShares>,
 }
 
-/// Shares of one user's ranks.
 #[derive(Clone, Copy, Debug, Default)]
 struct UserShares {
     charged: u64,
@@ -85,7 +83,6 @@ impl Budget {
         self.total
     }
 
-    /// Returns the bytes that no rank has.
     pub(crate) fn left(&self) -> u64 {
         self.state.lock().left
     }

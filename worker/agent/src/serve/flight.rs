@@ -20,7 +20,6 @@ const SKIPPED_PER_MESSAGE: usize = 1000;
 pub(crate) type SendTo<'a> =
     &'a mut dyn FnMut(Message, Option<BorrowedFd<'_>>) -> Result<(), SocketError>;
 
-/// The slots of one connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Flight {
     pub(crate) pool: SlotPool,
@@ -31,7 +30,6 @@ pub(crate) struct Flight {
 /// Names of the samples of a batch's rows, beside their records.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Named {
-    /// Ordinals of the samples.
     pub(crate) samples: bool,
     /// Source epochs of a mixture.
     pub(crate) epochs: bool,

@@ -69,7 +69,6 @@ impl Drop for Ending {
     }
 }
 
-/// A rank that is being served; ends when dropped.
 pub(crate) struct Running {
     pub(crate) start: u64,
     pub(crate) lease: Lease,
@@ -220,7 +219,6 @@ impl Running {
         self.is_kept = true;
     }
 
-    /// Records the error with which the trainer ends.
     pub(crate) fn fail(&self, failure: &str) {
         self.control.report_failure(&self.lease, failure);
     }
@@ -258,7 +256,6 @@ struct Feeder {
     told: Option<(Instant, wire::Stats)>,
 }
 
-/// Reports to control about the batches ahead.
 #[derive(Default)]
 struct Reports {
     /// Shards of the last batches sent, up to the maximum number in flight.

@@ -15,13 +15,11 @@ use crate::catalog::Opened;
 /// Maximum number of mixtures in use that are remembered, to be shared by trainers.
 const MIXTURES_MAX: usize = 64;
 
-/// A dataset that a trainer opened.
 #[derive(Debug)]
 pub(super) struct OpenedSource {
     /// Name of the source of a mixture; empty: the trainer's only dataset.
     pub(super) source: String,
     pub(super) opened: Opened,
-    /// Encoded program of its samples.
     pub(super) program: Vec<u8>,
     /// Encoded record spec of its columns; empty: it has that of the job.
     pub(super) record_spec: Vec<u8>,

@@ -34,7 +34,6 @@ use machine::{Effect, Input, Machine, Next, Queued, Rules, State, Step};
 /// Wait at start for a worker whose socket was configured, before this process reads instead.
 const FIRST_WAIT: Duration = Duration::from_secs(5);
 
-/// A rank in a cluster.
 pub(crate) struct Cluster {
     setting: Setting,
     contents: Contents,

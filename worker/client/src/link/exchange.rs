@@ -58,7 +58,6 @@ pub(crate) enum InHand {
     Gone,
 }
 
-/// A job, as it is registered.
 #[derive(Clone, Debug)]
 pub(crate) struct Job {
     pub(crate) name: String,
@@ -74,7 +73,6 @@ pub(crate) struct Setting {
     pub(crate) options: LoaderOptions,
     /// Unique id of a loader in a process.
     pub(crate) trainer: String,
-    /// True if batches list their samples.
     pub(crate) with_samples: bool,
     /// Datasets that it opens: one, or the sources of its mixture.
     pub(crate) requests: Vec<DatasetRequest>,

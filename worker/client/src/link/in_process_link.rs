@@ -234,7 +234,6 @@ impl InProcessLink {
         }
     }
 
-    /// Reports the error with which the rank ends.
     pub(crate) fn fail(&self, failure: &str) {
         if let Phase::Running(running) = &self.phase {
             self.control.report_failure(&running.lease, failure);
@@ -270,7 +269,6 @@ impl InProcessLink {
         Ok(Event::Started { generation })
     }
 
-    /// True if batches are being read.
     pub(crate) fn is_running(&self) -> bool {
         matches!(self.phase, Phase::Running(_))
     }

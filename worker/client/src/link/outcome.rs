@@ -41,7 +41,6 @@ pub(crate) enum Heard<B = Received> {
         nonce: u64,
         good_for: Option<Duration>,
     },
-    /// A message that was processed here.
     Other,
 }
 

@@ -123,7 +123,6 @@ impl WorkerLink {
         self.wait(progress)
     }
 
-    /// Waits for an answer until the caller cancels.
     pub(crate) fn wait(&mut self, progress: Progress<'_>) -> Result<Message, Lost> {
         let mut heard = Instant::now();
         let mut last = OpenProgress::waiting("");

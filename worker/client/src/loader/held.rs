@@ -26,7 +26,6 @@ pub enum Commit {
 #[derive(Debug)]
 pub struct Offered {
     pub epoch: u64,
-    /// Its step in the epoch.
     pub step: u64,
     pub batch: Batch,
     /// Position of the loader once the batch is consumed.

@@ -85,7 +85,6 @@ unsafe extern "C" {
     fn shardfeed_jpeg_free(jpeg: *mut Raw);
 }
 
-/// libjpeg-turbo's decompressor for one file.
 pub(super) struct Decompressor<'a> {
     raw: NonNull<Raw>,
     bytes: PhantomData<&'a [u8]>,

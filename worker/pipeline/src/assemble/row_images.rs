@@ -79,7 +79,6 @@ impl RowImages {
         (kept.bytes_max, kept.batches_max) = (bytes, batches);
     }
 
-    /// Bytes of a kept row.
     pub(crate) fn row_bytes(schema: &Schema) -> usize {
         schema.program().shared_bytes() + ENTRY_BYTES
     }

@@ -89,12 +89,13 @@ pub(crate) trait Definition {
 
 #[derive(Debug)]
 pub(crate) enum OperatorWork {
-    /// Processes whole columns.
     Columns(ColumnOperator),
     /// Processes row by row, through all operators of an image.
     Images(Chain),
-    /// Has strings.
-    Strings { from: Strings, shape: Vec<usize> },
+    Strings {
+        from: Strings,
+        shape: Vec<usize>,
+    },
 }
 
 /// Source of an operator's strings.

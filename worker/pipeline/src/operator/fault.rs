@@ -11,9 +11,7 @@ use crate::dtype::Dtype;
 pub struct OperatorError {
     /// Index among the operators, from 0.
     pub operator: usize,
-    /// Name of the output column.
     pub output: String,
-    /// Description of the error, and what to do.
     pub what: String,
 }
 
@@ -21,18 +19,12 @@ pub struct OperatorError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OperatorFault {
-    /// There is not enough memory for an intermediate column.
     #[error("no memory for {bytes} bytes of it; use smaller batches or shapes")]
-    Memory {
-        /// Requested bytes.
-        bytes: usize,
-    },
-    /// A row has more numbers than the padded length.
+    Memory { bytes: usize },
     #[error(
         "{found} numbers, more than the {length} of padded_batch; raise length, or set truncate"
     )]
     TooLong {
-        /// Numbers in the row.
         found: usize,
         /// Maximum numbers.
         length: usize,
@@ -62,43 +54,27 @@ pub enum OperatorFault {
         /// Path of the table.
         table: String,
     },
-    /// A table cannot be used.
     #[error(transparent)]
     Table(#[from] Box<TableFault>),
-    /// An image cannot be used.
     #[error(transparent)]
     Image(#[from] ImageError),
-    /// An image has another size than declared.
     #[error(
         "an image of {}x{} pixels, but all are said to have {}x{}; leave size out, and resize or crop",
         .size.height, .size.width, .wanted.height, .wanted.width
     )]
-    ImageSize {
-        size: Size,
-        /// Declared size.
-        wanted: Size,
-    },
-    /// A region does not lie within an image.
+    ImageSize { size: Size, wanted: Size },
     #[error(
         "a part of {}x{} pixels from {from:?} does not lie in an image of {}x{}; resize it before",
         .size.height, .size.width, .image.height, .image.width
     )]
     Part {
-        /// Size of the region.
         size: Size,
         /// First row, and first pixel in a row.
         from: (usize, usize),
         image: Size,
     },
-    /// A box is not a region of its image.
     #[error("the box {numbers} of `{column}` for an image of {}x{} {what}", .image.height, .image.width)]
-    Bounds {
-        column: Box<str>,
-        numbers: Box<str>,
-        image: Box<Size>,
-        /// The reason.
-        what: &'static str,
-    },
+    Bounds { column: Box<str>, numbers: Box<str>, image: Box<Size>, what: &'static str },
     #[error("column `{column}` says {number} for a size")]
     Side { column: String, number: i64 },
     /// A string does not have the length of its numbers.

@@ -7,7 +7,6 @@ use crate::dtype::{ColumnNumber, Dtype, items, with_type};
 /// Maximum values of one row of a column; more is treated as a mistake or an attack.
 const ROW_ITEMS_MAX: usize = 1 << 26;
 
-/// One dimension of a shape.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Dim {

@@ -35,7 +35,6 @@ impl Definition for Transpose {
 pub struct Slice {
     /// Column of numbers.
     pub input: String,
-    /// Start of each range.
     pub begin: Vec<usize>,
     /// Length of each range; -1 = up to the end.
     pub size: Vec<i64>,

@@ -32,7 +32,6 @@ pub struct Lookup {
     pub missing: Option<Missing>,
 }
 
-/// Value of a row for a missing key.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Missing {
@@ -112,7 +111,6 @@ pub(crate) struct Finder {
 }
 
 impl Finder {
-    /// - `input`: form of the keys.
     fn new(side: Arc<Side>, lookup: &Lookup, input: &Form) -> Self {
         let Lookup { column, dtype, shape, missing, .. } = lookup;
         let dtype = *dtype;

@@ -90,7 +90,6 @@ impl ColumnMemory {
         self.shared.suspect_images.swap(0, Ordering::Relaxed)
     }
 
-    /// Takes reusable image memory.
     pub(crate) fn scratch(&self) -> ImageScratch {
         self.lock().scratch.pop().unwrap_or_default()
     }

@@ -7,7 +7,6 @@ use super::form::{Dim, Form};
 use super::image::Chain;
 use crate::dtype::Dtype;
 
-/// Changes the shape of numbers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reshape {
     /// Column of numbers.
@@ -17,7 +16,6 @@ pub struct Reshape {
     pub shape: Vec<NewDim>,
 }
 
-/// One dimension of a new shape.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum NewDim {

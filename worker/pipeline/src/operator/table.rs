@@ -24,11 +24,9 @@ pub struct TableFault {
     /// Position of the error in the file, in bytes.
     pub offset: Option<u64>,
     pub cause: TableCause,
-    /// Description of the error, and what to do.
     pub what: String,
 }
 
-/// Kind of error of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableCause {
     NotFound,

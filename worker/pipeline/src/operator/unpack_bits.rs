@@ -6,7 +6,6 @@ use super::definition::{Definition, Given, Inputs, OperatorWork};
 use super::form::Form;
 use crate::dtype::Dtype;
 
-/// Order of the bits in a byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BitOrder {

@@ -76,7 +76,6 @@ impl MeasuredColumns {
         Self { columns, records, ..Self::default() }
     }
 
-    /// Returns the columns of the records' rows.
     pub(crate) fn rows_mut(&mut self) -> &mut Self {
         self.rows.get_or_insert_with(|| Box::new(Self { is_of_rows: true, ..Self::default() }))
     }

@@ -28,7 +28,6 @@ pub struct PackSpec {
     /// Number of different packings.
     pub variants: u64,
     pub method: PackMethod,
-    /// Treatment of sequences that are longer than a pack.
     pub long: LongSequences,
     /// Value appended to each sequence, one for each column; empty: none.
     pub append: Vec<DefaultValue>,

@@ -53,7 +53,6 @@ impl Needed {
         Ok(Self { operators: needed, features: open.into_iter().collect() })
     }
 
-    /// Returns the operators.
     pub(crate) fn chosen(&self, operators: &[Operator]) -> Vec<Operator> {
         self.operators.iter().map(|at| operators[*at].clone()).collect()
     }

@@ -30,7 +30,6 @@ pub struct UnbatchSpec {
     pub stride: u64,
 }
 
-/// A column with rows.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct UnbatchColumn {
     pub name: String,

@@ -17,7 +17,6 @@ use crate::samples::scope::Scope;
 /// Name of the column with the number of records of a window.
 const LENGTH: &str = "window_length";
 
-/// Columns of windows, and how they are cut.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WindowSpec {
     /// Features of a fixed shape.
@@ -29,7 +28,6 @@ pub struct WindowSpec {
     /// Canonical text of an expression: a window has records with equal values. `None`: those of a
     /// shard.
     pub by: Option<String>,
-    /// Treatment of windows that lack records.
     pub partial: PartialWindows,
 }
 

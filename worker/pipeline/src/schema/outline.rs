@@ -33,7 +33,6 @@ pub struct Outline {
     operators: Arc<Vec<Operator>>,
 }
 
-/// Expression that was checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckedExpression {
     /// Canonical text.
@@ -50,7 +49,6 @@ pub enum OutlineColumn<'a> {
     Images {
         /// Images of a row; `None`: a row is one image.
         count: Option<usize>,
-        /// Type of the pixels' samples.
         dtype: Dtype,
         channels: usize,
     },

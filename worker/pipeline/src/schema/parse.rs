@@ -9,7 +9,6 @@ use crate::column::{ColumnKind, Origin, Plan};
 use crate::dtype::Dtype;
 use crate::rows::Parser;
 
-/// Parsing of records.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum ParseSpec {
@@ -34,7 +33,6 @@ impl ParseSpec {
         features.iter().chain(lists).map(|spec| spec.name.as_str()).collect()
     }
 
-    /// Returns the parsing of the features with these names.
     pub(crate) fn named(&self, names: &[String]) -> Self {
         let mut part = self.clone();
         for name in self.names() {

@@ -12,7 +12,6 @@ use crate::dynamic::pace;
 /// by this much more.
 const WAIT: Duration = Duration::from_secs(1);
 
-/// One rank's part of one epoch.
 #[derive(Debug)]
 pub(crate) struct Granted {
     epoch: u64,
@@ -56,7 +55,6 @@ pub(crate) enum Upcoming {
 /// Contents of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GrantedStep {
-    /// Step of the epoch.
     pub(crate) step: u64,
     /// Its samples, in order.
     pub(crate) pieces: Vec<GroupRange>,
@@ -149,7 +147,6 @@ impl Granted {
         upcoming
     }
 
-    /// True if the whole list was received.
     fn is_complete(&self) -> bool {
         self.is_told && self.before.is_none() && self.list.samples() >= self.samples
     }

@@ -33,7 +33,6 @@ impl HorizonDistance {
         Self { batch_size, peak: 0.0, since: None, least: batch_size }
     }
 
-    /// Records that the trainer consumed `samples` more.
     pub(crate) fn consumed(&mut self, samples: u64, now: Instant) {
         let Some((since, before)) = self.since else {
             self.since = Some((now, 0));

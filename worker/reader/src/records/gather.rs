@@ -10,7 +10,6 @@ use shardfeed_pipeline::{ChunkBuffer, Row};
 use shardfeed_plan::{Planned, Portion, Sample};
 use shardfeed_tfrecord::{FOOTER_BYTES, RecordSpan};
 
-/// A record with its chunk.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record<C = Arc<ChunkBuffer>> {
     pub(crate) portion: Portion,
@@ -66,7 +65,6 @@ pub(crate) enum Item {
     Place(RecordLocation),
 }
 
-/// A row of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingRow {
     pub(crate) item: Item,
@@ -243,7 +241,6 @@ impl Chunks {
         }
     }
 
-    /// Moves held records into a batch.
     pub(crate) fn give(
         &mut self,
         items: impl Iterator<Item = Item>,

@@ -45,7 +45,6 @@ pub(crate) struct Feeds {
 pub(crate) struct LaneReader {
     lane: LaneFeed<Item, LoadError>,
     source: LaneSource,
-    /// Items on their way into a batch.
     items: Vec<Item>,
     used_at: u64,
 }

@@ -85,7 +85,6 @@ struct Current {
     first_ordinal: u64,
 }
 
-/// A chunk as it was read.
 #[derive(Debug)]
 pub(crate) struct Read {
     pub(crate) chunk: Arc<ChunkBuffer>,

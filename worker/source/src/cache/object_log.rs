@@ -27,7 +27,6 @@ const MAGIC: &[u8] = b"shardfeed objects 1\n";
 /// Bytes of a head before the key: checksum, bytes of the key, bytes of the object.
 const HEAD: usize = 4 + 2 + 4;
 
-/// Bytes that are read and written at once.
 const BUFFER: usize = 1 << 18;
 
 /// Minimum bytes of replaced objects before a file is rewritten.
@@ -51,7 +50,6 @@ pub(crate) struct ObjectLog {
     has_failed: AtomicBool,
 }
 
-/// The part of a file that this process knows.
 #[derive(Debug, Default)]
 struct Known {
     file: Option<Arc<File>>,
@@ -104,7 +102,6 @@ impl ObjectLog {
         log
     }
 
-    /// Reads what other processes appended.
     pub(crate) fn refresh(&self) {
         let mut known = self.known.lock();
         let read = match opening().read(true).open(&self.path) {
@@ -293,7 +290,6 @@ impl Known {
     }
 }
 
-/// Returns the head and the key of an object.
 fn head_of(key: &str, key_bytes: u16, bytes: u32) -> Vec<u8> {
     let rest = [&key_bytes.to_le_bytes()[..], &bytes.to_le_bytes(), key.as_bytes()].concat();
     [&crc32_iscsi(&rest).to_le_bytes()[..], &rest].concat()

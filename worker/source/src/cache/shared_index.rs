@@ -30,7 +30,6 @@ pub(crate) const READ_TOGETHER: usize = 256;
 /// Index entries of the files of a folder; the number is the version of their format.
 const ENTRIES: ObjectKind = ObjectKind("shardfeed index 4\n");
 
-/// Remedy for a damaged object.
 const DAMAGED: &str =
     "is damaged or of other files; remove it, or replace it by `shardfeed dataset index`";
 
@@ -122,7 +121,6 @@ impl SharedIndex {
         Ok(Self { place, ..self })
     }
 
-    /// Returns the path or URL of an object.
     fn object(&self, name: &str) -> String {
         match &self.place {
             Place::Folder(folder) => folder.join(name).display().to_string(),

@@ -1,12 +1,9 @@
 //! Sequences of bits that find the n-th one, the n-th zero, and the number of ones before a position.
 
-/// Words of a block of the directory.
 const BLOCK_WORDS: usize = 8;
 
-/// Bits of a word.
 const WORD_BITS: u64 = 64;
 
-/// Bits of a block.
 const BLOCK_BITS: u64 = BLOCK_WORDS as u64 * WORD_BITS;
 
 /// Maximum number of words that are expected by a length alone.
@@ -22,12 +19,10 @@ pub(super) struct Bits {
 }
 
 impl Bits {
-    /// Returns the bytes that they take in memory.
     pub(super) fn memory_bytes(&self) -> usize {
         size_of::<Self>() + (self.words.len() + self.before.len()) * size_of::<u64>()
     }
 
-    /// Adds the next bit.
     pub(super) fn push(&mut self, is_one: bool) {
         let bit = self.len % WORD_BITS;
         if bit == 0 {

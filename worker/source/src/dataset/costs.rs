@@ -19,7 +19,6 @@ impl Costs {
         (self.bytes.len() / self.width) as u64
     }
 
-    /// Returns the bytes that they take in memory.
     pub(super) fn memory_bytes(&self) -> usize {
         size_of::<Self>() + self.bytes.len()
     }
@@ -32,7 +31,6 @@ impl Costs {
         u64::from_le_bytes(cost)
     }
 
-    /// Adds the next one.
     pub(super) fn push(&mut self, cost: u64) {
         let needed = (64 - cost.leading_zeros()).div_ceil(8).next_power_of_two() as usize;
         if needed > self.width {

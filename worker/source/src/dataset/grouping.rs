@@ -20,9 +20,7 @@ const WINDOWS_MAX: u64 = 256;
 /// numbered without those that are left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Grouping {
-    /// The samples are packs.
     Packs(Packing),
-    /// The samples are windows.
     Windows(Windows),
 }
 
@@ -51,7 +49,6 @@ impl Grouping {
         }
     }
 
-    /// Returns the bytes that it takes in memory, about.
     pub(super) fn memory_bytes(&self) -> usize {
         match self {
             Self::Packs(packing) => packing.memory_bytes(),
@@ -95,7 +92,6 @@ impl Grouping {
         }
     }
 
-    /// Returns the number of samples.
     pub fn samples(&self) -> u64 {
         match self {
             Self::Packs(packing) => packing.packs(),
@@ -103,7 +99,6 @@ impl Grouping {
         }
     }
 
-    /// Returns the number of blocks.
     pub fn blocks(&self) -> u64 {
         match self {
             Self::Packs(packing) => packing.blocks(),
@@ -111,7 +106,6 @@ impl Grouping {
         }
     }
 
-    /// Returns the samples of a block.
     pub fn samples_of(&self, block: u64) -> Range<u64> {
         match self {
             Self::Packs(packing) => packing.packs_of(block),
@@ -119,7 +113,6 @@ impl Grouping {
         }
     }
 
-    /// Returns the block to open for a sample.
     pub fn block_of(&self, sample: u64) -> u64 {
         match self {
             Self::Packs(packing) => packing.block_of(sample),

@@ -13,15 +13,11 @@ use crate::cache::CacheOptions;
 use crate::cache::object_kind::ObjectKind;
 use crate::cache::object_log::ObjectLog;
 
-/// Values that programs measured.
 pub(super) const COLUMNS: ObjectKind = ObjectKind("shardfeed columns 1\n");
 
-/// Maps of shards with damaged records.
 pub(super) const DAMAGED: ObjectKind = ObjectKind("shardfeed damaged 1\n");
 
-/// Names of the maps that a program makes.
 pub(super) struct MapNames {
-    /// Digest of the program.
     pub(super) digest: String,
     depends_on_path: bool,
 }

@@ -64,7 +64,6 @@ impl KeptMaps {
         &self.dataset.manifest().shards()[shard]
     }
 
-    /// Returns the name of a shard's map.
     fn name(&self, shard: usize) -> String {
         self.names.map(self.shard(shard))
     }
@@ -432,7 +431,6 @@ fn read_objects(
     Ok(())
 }
 
-/// Returns the name of an object in an index.
 fn object(kind: ObjectKind, name: &str) -> String {
     format!("{}/{name}", kind.folder())
 }

@@ -19,13 +19,11 @@ use crate::rules::FileRules;
 /// A version of a source, and its place in the dataset of a mixture.
 #[derive(Clone, Debug)]
 pub struct SourceVersion {
-    /// Name, and the samples of each shard.
     pub order: Arc<Source>,
     /// Folder or URL that the paths of its shards are relative to.
     pub root: PathBuf,
     /// Access rights with which its files are opened.
     pub rights: Rights,
-    /// Rules by which its files were indexed.
     pub rules: FileRules,
     /// Shard ordinal of its first shard.
     pub first_shard: u32,
@@ -39,10 +37,8 @@ pub struct SourceVersion {
     pub missing: Option<String>,
 }
 
-/// A source of a mixture, opened.
 #[derive(Clone, Debug)]
 pub struct OpenSource {
-    /// Name of the source.
     pub name: String,
     /// Name of its dataset in a cluster; empty in one process.
     pub dataset_name: String,
@@ -50,14 +46,12 @@ pub struct OpenSource {
     pub rules: FileRules,
     /// Digest of the record spec of its columns, if it is not that of the job.
     pub record_spec: Option<Digest>,
-    /// Its files.
     pub dataset: Dataset,
     /// Reason why they were not found, if they were not.
     pub missing: Option<String>,
 }
 
 impl SourceVersion {
-    /// Returns its shards among those of all versions.
     pub fn shards(&self) -> Range<u32> {
         self.first_shard..self.first_shard + self.order.counts().len() as u32
     }
@@ -66,7 +60,6 @@ impl SourceVersion {
 /// The sources of a mixture.
 #[derive(Clone, Debug)]
 pub struct Mixed {
-    /// Number of samples of each source in each stage.
     pub mixture: Mixture,
     /// Every version of every source, in the order of their shards.
     pub versions: Vec<SourceVersion>,

@@ -45,7 +45,6 @@ pub struct SampleMap {
 /// A record or a row of it in a sample, or consecutive tokens of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SamplePart {
-    /// Index of the record.
     pub record: u64,
     /// Index of the row in the record; 0 if the record has no rows.
     pub row: u32,
@@ -55,21 +54,17 @@ pub struct SamplePart {
     pub tokens: u64,
 }
 
-/// A file whose samples were counted.
 #[derive(Clone, Copy, Debug)]
 pub struct CountedFile {
-    /// Number of records.
     pub records: u64,
     /// Bytes of data of all records, or more.
     pub data_bytes: u64,
-    /// Digest of the shard.
     pub digest: Digest,
 }
 
 /// Place of a sample in its shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SamplePlace {
-    /// Index of the record.
     pub record: u64,
     /// Index of the row in the record; 0 if the record is the sample.
     pub part: u32,
@@ -113,7 +108,6 @@ impl SampleMap {
         self.rows.is_some()
     }
 
-    /// Adds the next record.
     pub(super) fn push(&mut self, counted: &CountedRecord, data_bytes: u64) {
         self.push_samples(&counted.samples, data_bytes);
         if let Some(costs) = &mut self.costs {
@@ -220,7 +214,6 @@ impl SampleMap {
         self.costs.as_ref().map_or(0, |costs| costs.of(sample))
     }
 
-    /// Returns the index of the record of a sequence.
     pub fn record_of_sequence(&self, sequence: u64) -> u64 {
         self.place_of_row(sequence).expect("sequences are counted in the map").record
     }
@@ -267,7 +260,6 @@ impl SampleMap {
         Self { records, data_bytes, ..Self::default() }
     }
 
-    /// Returns the number of samples.
     pub fn samples(&self) -> u64 {
         if let Some(grouping) = &self.grouping {
             return grouping.samples();
@@ -307,13 +299,11 @@ impl SampleMap {
         }
     }
 
-    /// Returns the number of samples before a record.
     pub fn samples_before(&self, record: u64) -> u64 {
         let rows = self.rows_before(record.min(self.records));
         self.passes.as_ref().map_or(rows, |passes| passes.rank(rows))
     }
 
-    /// Returns the number of rows before a record.
     fn rows_before(&self, record: u64) -> u64 {
         match &self.rows {
             None => record,
@@ -443,7 +433,6 @@ impl SampleMap {
         postcard::to_stdvec(&(self.records, self.encode(""), source)).expect("plain data")
     }
 
-    /// Returns the map of [`SampleMap::to_file`].
     fn of_file(bytes: &[u8]) -> Option<Self> {
         let (records, map, source): (_, Vec<u8>, _) = postcard::from_bytes(bytes).ok()?;
         let mut map = Self::read(&map, "", records)?;

@@ -61,7 +61,6 @@ impl FileState {
     }
 }
 
-/// Returns the current change stamp of a file.
 pub(crate) fn stamp(path: &Path) -> Result<ChangeStamp, LoadError> {
     if is_remote(path) {
         let seen = stamps(&[path.display().to_string()], &mut || true)?;

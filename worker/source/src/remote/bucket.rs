@@ -29,7 +29,6 @@ const CREDENTIAL_ATTEMPTS: u32 = 3;
 
 type Checked = Pin<Box<dyn Future<Output = Result<(), object_store::Error>> + Send>>;
 
-/// An open bucket.
 pub(crate) struct Bucket {
     pub(super) scheme: Scheme,
     pub(super) limits: Limits,

@@ -43,7 +43,6 @@ pub struct RemoteStats {
     pub requests: u64,
     /// Retries among them.
     pub retries: u64,
-    /// Bytes received.
     pub bytes: u64,
     /// Bytes read from this host's disk cache instead.
     pub cached_bytes: u64,
@@ -110,7 +109,6 @@ pub(crate) struct Pending {
 }
 
 impl Pending {
-    /// Waits for the range until `stop` is set.
     pub(crate) fn wait(&self, stop: &AtomicBool) -> Result<Bytes, LoadError> {
         self.task.wait(|| !stop.load(Ordering::Relaxed))
     }

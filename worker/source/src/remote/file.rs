@@ -21,7 +21,6 @@ const STEP_OVER_BYTES: u64 = 4 << 20;
 #[derive(Debug)]
 pub(crate) struct RemoteFile {
     object: Arc<RemoteObject>,
-    /// Bytes of one request.
     block_bytes: u64,
     /// Maximum number of requests in flight.
     ahead: usize,
@@ -77,7 +76,6 @@ impl RemoteFile {
         }
     }
 
-    /// Returns the current bytes from `offset` on.
     fn in_hand(&self, offset: u64) -> Option<&[u8]> {
         let (start, bytes) = &self.current;
         let from = usize::try_from(offset.checked_sub(*start)?).ok()?;

@@ -80,7 +80,6 @@ pub(crate) fn stamps(urls: &[String], go_on: GoOn<'_>) -> Result<Vec<StampedUrl>
     Task::spawn(work).wait(go_on)
 }
 
-/// Returns the current change stamp of an object.
 pub(super) async fn look(bucket: &Bucket, path: &StorePath) -> Result<ChangeStamp, StoreFault> {
     let meta = bucket.lists.head(path).await;
     meta.map(|meta| stamp_of(&meta)).map_err(|error| StoreFault::of(bucket.scheme, &error))

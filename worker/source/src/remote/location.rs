@@ -6,7 +6,6 @@ use object_store::path::Path as StorePath;
 
 use crate::error::LoadError;
 
-/// Kind of store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scheme {
     S3,

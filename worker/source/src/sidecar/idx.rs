@@ -21,14 +21,12 @@ const SHARD_EXTENSIONS: [&str; 4] = ["tfrecord", "tfrecords", "tfrec", "tfr"];
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Idx {
     pub(super) records: u64,
-    /// Offset at which the last frame ends.
     end: u64,
     /// Offset and bytes of some frames, evenly distributed, in order, beginning with the first
     /// frame.
     some: Vec<(u64, u64)>,
 }
 
-/// Returns the possible paths of a shard's index.
 pub(super) fn names(shard: &Path) -> impl Iterator<Item = PathBuf> {
     let mut behind = shard.file_name().unwrap_or_default().to_os_string();
     behind.push(".idx");

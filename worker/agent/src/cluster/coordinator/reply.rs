@@ -10,7 +10,6 @@ use tonic::{Code, Status};
 use crate::cluster::address::Address;
 use crate::cluster::whereabouts::Whereabouts;
 
-/// Reply of an address that is no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
     /// Nothing listens there.
@@ -147,7 +146,6 @@ impl Silence {
         self.unread = unread;
     }
 
-    /// True if there is no reply yet.
     pub(super) fn is_empty(&self) -> bool {
         self.said.is_empty() && self.unread.is_none()
     }
@@ -240,7 +238,6 @@ pub enum CallError {
     /// No address gave an answer.
     #[error(transparent)]
     Silent(#[from] Silence),
-    /// The coordinator refuses.
     #[error(transparent)]
     Refused(#[from] WireError),
 }

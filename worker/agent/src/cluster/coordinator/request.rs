@@ -4,7 +4,6 @@ use shardfeed_proto::coordinator::v1::{self as wire, Context};
 
 use super::{Answer, Clients};
 
-/// A request that a coordinator answers.
 pub(crate) trait Request: Clone + Send + Sync + 'static {
     type Response: Send + 'static;
 

@@ -34,7 +34,6 @@ impl Tour {
         Some(next)
     }
 
-    /// Notes a node that is reported to lead.
     pub(super) fn hint(&mut self, leader: &Address) {
         self.hint = Some(leader.clone());
     }

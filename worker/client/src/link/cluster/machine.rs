@@ -75,13 +75,11 @@ const MET_MAX: usize = 1000;
 /// Source of the next batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// A connection to a worker is being made.
     Connecting,
     /// A worker is connected and does not read for this rank.
     Idle,
     /// A worker was asked for batches.
     Starting,
-    /// A worker sends batches.
     Running,
     /// This process opens the dataset, to read in a worker's place.
     Opening,
@@ -100,13 +98,9 @@ impl State {
 /// Result of an attempt, message of a worker, or request of the loader.
 #[derive(Debug)]
 pub(super) enum Input<B> {
-    /// A worker is connected.
     Connected,
-    /// No worker could be connected.
     NotConnected(Unavailable),
-    /// This process has opened the dataset.
     Opened,
-    /// This process could not open the dataset.
     NotOpened(LoadError),
     /// A worker is connected, in place of this process.
     Reconnected,
@@ -121,9 +115,13 @@ pub(super) enum Input<B> {
     /// The loader needs batches from this position on.
     Ask(StartPosition),
     /// The loader moves or ends; `failure`: the error that ends the trainer.
-    Stop { failure: Option<String> },
+    Stop {
+        failure: Option<String>,
+    },
     /// The loader has finished an epoch; `is_reported`: the coordinator knows its position.
-    EpochEnded { is_reported: bool },
+    EpochEnded {
+        is_reported: bool,
+    },
     /// A batch is about to be returned or consumed.
     Check(LeaseTime),
 }
@@ -168,15 +166,12 @@ impl Step {
 /// Action of the loader that waits for a batch.
 #[derive(Debug)]
 pub(super) enum Next<B> {
-    /// Return this batch or end of an epoch.
     Return(Queued<B>),
     /// Return this error.
     Fail(LoadError),
     /// Ask the worker for batches.
     Ask,
-    /// Wait for a message of the worker.
     Hear,
-    /// Wait for a batch of this process.
     Read,
     /// Wait for a worker, or for this process to replace it.
     Settle,

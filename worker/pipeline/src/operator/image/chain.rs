@@ -486,7 +486,6 @@ impl Chain {
     }
 }
 
-/// Checks the size of a declared image.
 pub(super) fn check_size(size: Size) -> Result<(), String> {
     if size.height == 0 || size.width == 0 || size.pixels() > shardfeed_image::PIXELS_MAX {
         return Err(format!(

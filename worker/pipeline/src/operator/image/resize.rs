@@ -14,7 +14,6 @@ pub struct Resize {
     pub input: String,
     /// Height and width.
     pub size: [usize; 2],
-    /// Interpolation of values between pixels.
     pub method: Method,
     /// True if pixels are averaged when the image becomes smaller.
     pub antialias: bool,

@@ -161,7 +161,6 @@ impl HeldMap {
         self.digest.unwrap_or_else(|| self.get().digest(shard))
     }
 
-    /// Returns the number of samples.
     pub fn samples(&self) -> u64 {
         self.samples
     }
@@ -176,7 +175,6 @@ impl HeldMap {
         self.block_bytes
     }
 
-    /// True if the samples are packs or windows.
     pub fn is_grouped(&self) -> bool {
         self.is_grouped
     }

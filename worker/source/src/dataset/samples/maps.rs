@@ -39,7 +39,6 @@ impl SampleMaps {
         Self { maps, has_rows, damaged, damaged_total }
     }
 
-    /// Adds the maps of the shards that follow.
     pub fn extend(&mut self, more: Self) {
         let first = self.maps.len() as u32;
         let shifted = |one: DamagedRecord| DamagedRecord { shard: one.shard + first, ..one };
@@ -54,7 +53,6 @@ impl SampleMaps {
         &self.maps
     }
 
-    /// Returns the number of samples of each shard.
     pub fn counts(&self) -> Vec<u64> {
         self.maps.iter().map(HeldMap::samples).collect()
     }
@@ -66,12 +64,10 @@ impl SampleMaps {
         content_digest(shards.map(|(map, shard)| (map.samples(), map.digest(shard))))
     }
 
-    /// Returns the map of a shard.
     pub fn of(&self, shard: u32) -> MapRef<'_> {
         self.maps[shard as usize].get()
     }
 
-    /// True if rows of records are samples.
     pub fn has_rows(&self) -> bool {
         self.has_rows
     }
