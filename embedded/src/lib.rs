@@ -24,10 +24,7 @@ pub use shardfeed_client::{
 };
 
 /// Opens a loader: in a cluster if the options name one, otherwise entirely in this process.
-/// - `progress`: called while files are indexed and while waiting for other processes; returning
-///   `false` aborts.
-///
-/// # Errors  See [`LoadError`].
+/// - `progress`: called during indexing and waits for other processes; `false` aborts.
 pub fn open(
     options: LoaderOptions,
     progress: &mut dyn FnMut(&OpenProgress) -> bool,

@@ -13,8 +13,7 @@ use shardfeed_plan::Position;
 use crate::buffer::{Item, NativeBuffer};
 use crate::device::{self, DeviceArray, Lent, device_error};
 
-/// A batch in its slot, on a device, or both. The slot is freed after the batch and all its arrays
-/// are dropped.
+/// A batch in its slot, on a device, or both. The slot is freed after the last of its arrays.
 #[pyclass(frozen, module = "shardfeed._native")]
 pub(crate) struct NativeBatch {
     /// `None`: everything is on the device.
@@ -131,8 +130,7 @@ impl NativeBatch {
         Some(PyBytes::new(py, &bytes))
     }
 
-    /// Returns the arrays on the device: those of columns, with their index, and last the row
-    /// validity.
+    /// Returns the arrays on the device: those of columns with their index, last the row validity.
     fn device_arrays(&self) -> Vec<(Option<usize>, DeviceArray)> {
         let lent = self.lent().clone();
         lent.map_or(vec![], |lent| device::arrays(&lent, &self.columns, self.rows))

@@ -46,15 +46,13 @@ impl Item {
     }
 }
 
-/// One buffer of a batch: one-dimensional, writable, in the slot. Arrays made from it keep the slot
-/// alive.
+/// One buffer of a batch: one-dimensional, writable, in the slot, which its arrays keep alive.
 #[pyclass(frozen, module = "shardfeed._native")]
 pub(crate) struct NativeBuffer {
     slot: Arc<SharedSlot>,
     range: BufferRange,
     item: Item,
-    /// Number of items and bytes per item, stored because the buffer protocol needs pointers to
-    /// them.
+    /// Number of items and bytes per item: the buffer protocol needs pointers to them.
     shape: [ffi::Py_ssize_t; 1],
     strides: [ffi::Py_ssize_t; 1],
 }

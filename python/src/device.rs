@@ -104,8 +104,7 @@ impl Lent {
     }
 }
 
-/// Returns the arrays of a batch on the device: those of columns, with their index, and the row
-/// validity.
+/// Returns the arrays of a batch on the device: those of columns with their index, and validity.
 pub(crate) fn arrays(
     lent: &Arc<Lent>,
     columns: &[ColumnData],

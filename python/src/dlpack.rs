@@ -247,8 +247,7 @@ unsafe extern "C" fn end_capsule<M: Struct>(capsule: *mut ffi::PyObject) {
 
 /// The deleter: called once by the owner of the struct, on any thread.
 unsafe extern "C" fn drop_context<M: Struct, K: Send + Sync + 'static>(managed: *mut M) {
-    // SAFETY: `managed` is the first field of the box in its context, and only this call frees the
-    // box.
+    // SAFETY: `managed` is the first field of the box in its context; only this call frees the box.
     unsafe { drop(Box::from_raw((*managed).context().cast::<Given<M, K>>())) }
 }
 

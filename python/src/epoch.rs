@@ -22,7 +22,6 @@ const SIGNALS_EVERY: Duration = Duration::from_millis(50);
 #[pyclass(frozen, subclass, module = "shardfeed._native")]
 pub(crate) struct NativeEpoch {
     loader: Py<NativeLoader>,
-    /// The epoch's number.
     #[pyo3(get)]
     number: u64,
     /// Converts a `NativeBatch` for the loop; called again if it was interrupted.

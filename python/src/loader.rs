@@ -477,7 +477,6 @@ fn loader_options(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Loade
     })
 }
 
-/// Returns an option.
 pub(crate) fn option<'py>(options: &Bound<'py, PyDict>, name: &str) -> PyResult<Bound<'py, PyAny>> {
     options.get_item(name)?.ok_or_else(|| PyKeyError::new_err(name.to_owned()))
 }
@@ -517,8 +516,7 @@ const COUNTED_APART: &str = "the ranks are on several hosts, and each host reads
     their samples, unless they share cache_dir; sf.source(..., index=FOLDER or URL) shares the \
     counts, as `shardfeed dataset index` writes them, and so does coordinator=";
 
-/// A progress bar on a terminal's standard error while files are indexed or another process is
-/// awaited.
+/// A progress bar on a terminal while files are indexed, or another process is awaited.
 struct ScanBar {
     /// True until it warned that each host counts samples.
     apart: bool,

@@ -117,8 +117,7 @@ impl Cursor {
     ///   last segment; called for ranks that are already in the next epoch.
     /// - `replay_missing`: ranks without a state deliver their part of the segment again.
     ///
-    /// # Errors  As [`Cursor::resume`]; states that are missing, duplicated, or several epochs
-    /// apart.
+    /// # Errors  As [`Cursor::resume`]; states are missing, duplicated, or several epochs apart.
     pub fn resume_uneven(
         identity: JobIdentity,
         start: Start,
@@ -257,8 +256,7 @@ impl Cursor {
         }
     }
 
-    /// Returns a digest that is equal on all ranks with the same job, position, world size, batch
-    /// and limit.
+    /// Returns a digest that is equal on ranks with equal job, position, world size, batch, limit.
     pub fn plan_digest(&self, limit: Option<u64>) -> Digest {
         let job = self.identity.digest();
         let (epoch, segments) = &self.origin;

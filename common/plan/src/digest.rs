@@ -13,8 +13,7 @@ pub struct Digest([u8; 32]);
 /// Moving, touching or renaming files without changing their sorted order does not change it.
 pub type ContentDigest = Digest;
 
-/// Digest of the number of samples of each shard of a dataset, the key of every order; see
-/// [`order_digest`].
+/// Digest of the sample counts of a dataset's shards, the key of every order: [`order_digest`].
 pub type OrderDigest = Digest;
 
 /// Digest of a [`crate::JobIdentity`].
@@ -49,8 +48,7 @@ impl Digest {
     }
 }
 
-/// Returns the order digest of shards with `counts` samples each, in manifest order. Source:
-/// docs/ORDER.md, Input.
+/// Returns the order digest of shards with these sample counts. Source: docs/ORDER.md, Input.
 pub fn order_digest(counts: impl IntoIterator<Item = u64>) -> OrderDigest {
     let mut hash = Sha256::new();
     hash.update(b"shardfeed counts 1\0");

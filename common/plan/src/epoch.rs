@@ -20,8 +20,7 @@ use crate::mixture::MixtureEpoch;
 use crate::segment::{SEGMENTS_MAX, Segment, Steps};
 use crate::window::Permutations;
 
-/// Plan of one epoch: maps any (step, rank) to its samples and back without iterating over the
-/// epoch.
+/// Plan of one epoch: maps any (step, rank) to its samples and back without iterating over it.
 #[derive(Clone, Debug)]
 pub struct EpochPlan {
     sequence: Sequence,
@@ -98,8 +97,7 @@ impl SlotRun {
 
 impl EpochPlan {
     /// Returns the plan of `epoch` through `segments`, the last of which has `world_size` ranks.
-    /// - `line`: epoch sequence of the same epoch and shuffle; `limit`: maximum number of entries
-    ///   of the epoch.
+    /// - `line`: epoch sequence of the same epoch and shuffle; `limit`: maximum number of entries.
     ///
     /// # Errors
     /// The parameters are inconsistent, see [`PlanError`].
@@ -119,8 +117,7 @@ impl EpochPlan {
         Self::over(Sequence::Dataset(line), shuffle, epoch, rules, segments, world_size)
     }
 
-    /// Returns the plan of an epoch of a mixture; parameters and errors are those of
-    /// [`EpochPlan::new`].
+    /// Returns the plan of a mixture's epoch; parameters and errors as of [`EpochPlan::new`].
     ///
     /// # Errors
     /// The parameters are inconsistent, see [`PlanError`].
@@ -186,8 +183,7 @@ impl EpochPlan {
         }
     }
 
-    /// Returns the sample at a position of the epoch sequence, which is below
-    /// [`EpochPlan::samples`].
+    /// Returns the sample at a position of the epoch sequence below [`EpochPlan::samples`].
     pub fn sample_at(&self, position: u64) -> SplitRun {
         match &self.sequence {
             Sequence::Dataset(line) => SplitRun {
@@ -238,8 +234,7 @@ impl EpochPlan {
         earlier.iter().map(|layer| layer.segment.steps.most()).sum()
     }
 
-    /// Returns the number of steps of the epoch for one rank; less than [`EpochPlan::steps`] only
-    /// with `uneven`.
+    /// Returns a rank's steps of the epoch; less than [`EpochPlan::steps`] only with `uneven`.
     pub fn rank_steps(&self, rank: u64) -> u64 {
         if self.tail != Tail::Uneven {
             return self.steps();
@@ -299,8 +294,7 @@ impl EpochPlan {
         }
     }
 
-    /// Returns the entries of `rank` at `step` of the epoch, in order; with `uneven` only those
-    /// that exist.
+    /// Returns the entries of `rank` at `step` in order; with `uneven` only those that exist.
     ///
     /// # Errors  `RankOutOfRange`, `NoSuchStep`; `WorldDoesNotDivide` for a step of an earlier
     /// segment whose global batch this plan's world size does not divide.
@@ -530,8 +524,7 @@ impl EpochPlan {
         at
     }
 
-    /// Returns the lane and position of an entry in the first segment; `unbalanced` inverts the
-    /// order of [`EpochPlan::place_by`].
+    /// Returns lane and position of an entry in the first segment; `unbalanced` undoes `place_by`.
     pub(crate) fn resolve_by<E>(
         &self,
         index: usize,

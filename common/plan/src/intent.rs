@@ -27,8 +27,7 @@ pub enum Intent {
         /// Segments of that epoch.
         segments: Vec<Segment>,
     },
-    /// The same loader continues in its generation, through another worker or after an
-    /// interruption.
+    /// The same loader continues in its generation, by another worker or after an interruption.
     Reconnect {
         /// Generation of the loader.
         generation: u64,

@@ -39,8 +39,7 @@ impl Turns {
         unreachable!("position {position} is beyond the group's {} samples", self.samples())
     }
 
-    /// Returns the number of samples of each split before `position`, which is at most
-    /// [`Turns::samples`].
+    /// Returns the samples of each split before `position`, at most [`Turns::samples`].
     pub(crate) fn given(&self, position: u64) -> Vec<u64> {
         let round = self.round_at(position);
         let full = round * self.block_length;

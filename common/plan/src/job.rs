@@ -125,8 +125,7 @@ pub struct JobIdentity {
 }
 
 /// A [`JobIdentity`] as logs and snapshots contain it. Fields that did not exist at first are
-/// omitted if they have the value that their absence means, so that logs from before read and write
-/// the same.
+/// omitted if they have the value of their absence, so that old logs are written as they were.
 #[derive(Serialize, Deserialize)]
 struct StoredIdentity {
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -207,8 +206,7 @@ impl From<JobIdentity> for StoredIdentity {
 pub enum Records {
     /// Digest of the canonical encoding of the job's `RecordSpec`.
     RecordSpec(Digest),
-    /// One line of text: jobs of releases before `RecordSpec`, whose logs and snapshots remain
-    /// readable.
+    /// One line of text, of jobs of releases before `RecordSpec`, which remain readable.
     Operators(String),
 }
 
@@ -288,8 +286,7 @@ impl JobIdentity {
         Digest::of_parts(parts.map(str::as_bytes))
     }
 
-    /// Returns tail and mode from [`JobIdentity::field_checks`] of a job; `None` if another build
-    /// wrote them.
+    /// Returns tail and mode of [`JobIdentity::field_checks`]; `None` if another build wrote them.
     pub(crate) fn checked_tail(checks: &str) -> Option<(Tail, Mode)> {
         let mut checks = checks.split(',').skip(9);
         Some((checks.next()?.parse().ok()?, checks.next()?.parse().ok()?))

@@ -146,8 +146,7 @@ impl Lane {
         })
     }
 
-    /// Returns the first samples of the lane's splits, each with its portion, in the order of the
-    /// epoch sequence.
+    /// Returns the first samples of the lane's splits, with their portions, in sequence order.
     ///
     /// # Errors  `WindowTooLarge`.
     pub fn splits(&self) -> Result<Vec<(Portion, Sample)>, PlanError> {

@@ -43,8 +43,7 @@ enum Form {
     First,
     /// Rests of the lanes below.
     Continued,
-    /// Concatenated rests of the lanes below, cut again; contains the start of each rest and their
-    /// sum.
+    /// Concatenated rests of the lanes below, cut again: the start of each rest and their sum.
     Cut { starts: Vec<u64> },
 }
 
@@ -99,8 +98,7 @@ impl Layer {
         Self::new(segment, lengths, Form::Cut { starts })
     }
 
-    /// Returns the lane and position in the layer below for `position` of `lane`; `None` on the
-    /// first layer.
+    /// Returns the lane and position below for `position` of `lane`; `None` on the first layer.
     pub(crate) fn down(
         &self,
         below: Option<&Self>,
@@ -121,8 +119,7 @@ impl Layer {
         Some((lane, below.left_at(lane, place)))
     }
 
-    /// Returns the lanes and ranges in the layer below for `positions` of `lane`, in no particular
-    /// order.
+    /// Returns the lanes and ranges in the layer below for `positions` of `lane`, in any order.
     pub(crate) fn down_all(
         &self,
         below: &Self,
@@ -149,8 +146,7 @@ impl Layer {
         found
     }
 
-    /// Returns the lane and position in this layer of the item at `place` in the rest of `lane`
-    /// below.
+    /// Returns the lane and position here of the item at `place` in the rest of `lane` below.
     pub(crate) fn up(&self, lane: u64, place: u64) -> (u64, u64) {
         match &self.form {
             Form::First | Form::Continued => (lane, place),

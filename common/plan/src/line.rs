@@ -22,8 +22,7 @@ pub struct Sample {
 /// parameter's maximum, still fit into 64 bits.
 pub const SAMPLES_MAX: u64 = (1 << 63) - 1;
 
-/// Maximum of a parameter: far above any use, and small enough that its products with counts fit
-/// into 64 bits.
+/// Maximum of a parameter: far above any use; its products with counts fit into 64 bits.
 const PARAMETER_MAX: u64 = 1 << 40;
 
 /// Shuffle parameters of a job.
@@ -65,8 +64,7 @@ impl Shuffle {
 
 /// Epoch sequence of one epoch: 12 bytes per shard, 16 after the first inverse lookup.
 ///
-/// It consists of *stretches*: one per shard with samples, and two of the shard inside which a
-/// rotated sequence begins.
+/// It consists of *stretches*: one per shard, and two of one inside which a rotation begins.
 #[derive(Debug)]
 pub struct Line {
     /// Shard of each stretch, in the order of the sequence.
@@ -79,8 +77,7 @@ pub struct Line {
     rotated: bool,
     /// Shards of the dataset, with and without samples.
     shards_total: usize,
-    /// Index of the first stretch of each shard of the dataset; `u32::MAX` for a shard without
-    /// samples.
+    /// Index of the first stretch of each shard; `u32::MAX` for a shard without samples.
     places: OnceLock<Vec<u32>>,
 }
 
@@ -197,8 +194,7 @@ impl Line {
         self.starts.partition_point(|&start| start <= position) - 1
     }
 
-    /// Returns the start position of the stretch `place`; for one past the last, the length of the
-    /// sequence.
+    /// Returns the start of stretch `place`; for one past the last, the length of the sequence.
     pub(crate) fn start(&self, place: usize) -> u64 {
         self.starts[place]
     }

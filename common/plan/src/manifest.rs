@@ -107,8 +107,7 @@ impl Manifest {
     }
 }
 
-/// Returns the content digest of a dataset, from the count and the digest of each shard. Source:
-/// docs/ORDER.md, "Input".
+/// Returns a content digest of each shard's count and digest. Source: docs/ORDER.md, "Input".
 pub fn content_digest(shards: impl Iterator<Item = (u64, Digest)>) -> ContentDigest {
     let parts: Vec<_> = shards.map(|(count, digest)| (count.to_le_bytes(), digest)).collect();
     let parts = parts.iter();

@@ -10,8 +10,7 @@ use crate::PlanError;
 /// Maximum number of segments of one epoch; a state contains them all and stays below 1 KiB.
 pub const SEGMENTS_MAX: usize = 16;
 
-/// Maximum number of lanes: bounds the memory that a hostile state can allocate, a hundred times
-/// above use.
+/// Maximum number of lanes, a hundred times above use: bounds the memory for a hostile state.
 pub const LANES_MAX: u64 = 1 << 20;
 
 /// Maximum number of samples per step of all ranks, for the same reason.

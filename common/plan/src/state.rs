@@ -12,8 +12,7 @@ use crate::{ORDER_VERSION, SEGMENTS_MAX, check_epoch};
 /// Version of the state's JSON.
 pub const STATE_FORMAT: u64 = 1;
 
-/// State of a job: the first step that has not been consumed, and the segments before it in the
-/// epoch.
+/// State of a job: the first unconsumed step, and the segments before it in the epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LoaderState {
     /// [`STATE_FORMAT`]; its field name distinguishes a state from other JSON.
@@ -42,8 +41,7 @@ pub struct LoaderState {
     /// Summary of the job's record processing, for comparison by the client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub records: Option<String>,
-    /// Id of the cluster that keeps the lists of a dynamic job; only that cluster can resume from
-    /// this state.
+    /// Cluster with the lists of a dynamic job; only that cluster can resume from this state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster: Option<String>,
     /// Of a mixture: the digest of the stages that were begun, see [`crate::Mixture::stages_digest`].

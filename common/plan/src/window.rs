@@ -81,8 +81,7 @@ impl Window {
         if self.is_plain() { output } else { self.inputs(self.block_of(output)).start }
     }
 
-    /// Returns the input of each output of a block; `passes` caches what the next block needs
-    /// again.
+    /// Returns the input of each output of a block; `passes` caches data for the next block.
     pub(crate) fn sources(&self, block: u64, passes: &mut PassA) -> Result<Vec<u64>, PlanError> {
         let outputs = self.outputs(block);
         let (key_a, order) = match self.mode {
@@ -139,8 +138,7 @@ impl Window {
         undone(&middles, key_a, |input| (input / size, self.inputs_block(input / size)))
     }
 
-    /// Returns a range of outputs that contains those of `inputs`, which is not empty: less than
-    /// two windows larger.
+    /// Returns a range with the outputs of `inputs` (not empty): less than two windows larger.
     pub(crate) fn outputs_near(&self, inputs: &Range<u64>) -> Range<u64> {
         if self.is_plain() {
             return inputs.clone();
@@ -154,8 +152,7 @@ impl Window {
         self.size / 2
     }
 
-    /// Returns the range of a block of pass a, which is also a block of outputs if there is no pass
-    /// b.
+    /// Returns the range of a block of pass a; without pass b it is also a block of outputs.
     fn inputs_block(&self, block: u64) -> Range<u64> {
         let start = block * self.size;
         start..self.samples.min(start + self.size)
@@ -249,12 +246,10 @@ pub(crate) fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
 /// or three of pass b to which its positions are moved.
 const BLOCKS_KEPT: usize = 4;
 
-/// Cache of the last permutations, so that consecutive lookups of neighbours compute each only
-/// once.
+/// Cache of the last permutations, so that lookups of neighbours compute each only once.
 #[derive(Debug, Default)]
 pub struct Permutations {
-    /// Key and stream of each, and the permuted position of each item; the most recently used one
-    /// is last.
+    /// Key, stream and permuted positions of each; the most recently used one is last.
     blocks: Vec<((u64, u64), Vec<u32>)>,
 }
 

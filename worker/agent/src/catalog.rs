@@ -38,8 +38,7 @@ pub use scan::Scanner;
 /// First and longest pause between queries of a dataset that is being scanned.
 const LOOK_EVERY: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
 
-/// Maximum number of datasets in use that are remembered, to be shared by trainers: more than the
-/// sources of a mixture.
+/// Maximum number of remembered datasets, shared by trainers: more than a mixture has.
 const OPEN_MAX: usize = 4096;
 
 /// Time without progress after which slow storage is reported.
@@ -80,8 +79,7 @@ impl Catalog {
     }
 
     /// Opens a dataset; registers, scans and counts it first if necessary.
-    /// - `peer`: the trainer's process, which must also be able to read the files; `None`: this
-    ///   process.
+    /// - `peer`: the trainer's process, which must be able to read the files; `None`: this process.
     ///
     /// # Errors  The dataset or its files do not exist; a file is damaged or differs from the
     /// scanned one; no coordinator answers; `Interrupted`.
@@ -431,8 +429,7 @@ impl Catalog {
                     self.session.look_for_scans();
                     return Ok(name);
                 }
-                // Known files need no chunks. Chunks of new files are put, and again if the leader
-                // changed meanwhile.
+                // Known files need no chunks. New ones are put again if the leader changed.
                 Err(error) if error.kind == ErrorKind::NotFound && attempt < LISTINGS_MAX => {
                     attempt += 1;
                     let files = listing.parts.iter().map(|(_, content)| &content[..]);
@@ -499,8 +496,7 @@ impl Catalog {
     ) -> Result<Dataset, LoadError> {
         let paths = entries.iter().map(|entry| entry.path.clone()).collect();
         let root = PathBuf::from(&described.root);
-        // Remote files need no look: each answer of the store is compared with their recorded
-        // stamp.
+        // Remote files need no look: each answer of the store is compared with their stamp.
         let stamps = match is_remote(&root) {
             true => entries.iter().map(|entry| stamp_of_entry(entry)).collect(),
             false => Vec::new(),
@@ -536,7 +532,6 @@ fn counting<T: Send + 'static>(
     Rights::Own.run(&mut |_| progress(&counted()), |_| work())
 }
 
-/// Returns the progress of counting.
 fn counted() -> OpenProgress {
     OpenProgress { note: String::new(), scan: ScanProgress::at(ScanStage::Counting) }
 }

@@ -8,8 +8,7 @@ use crate::cluster::report::WorkerReport;
 use crate::pulse::Pulse;
 use crate::serve::Hub;
 
-/// Silence of the accepting thread after which it counts as stuck; it normally runs several times a
-/// second.
+/// Silence of the accepting thread that counts as stuck; it normally runs several times a second.
 const STUCK_AFTER: Duration = Duration::from_secs(30);
 
 /// A view of a worker; it does not keep the worker running.
@@ -29,8 +28,7 @@ impl WorkerView {
         report
     }
 
-    /// Returns why only a restart helps, if so. The coordinator is not considered: without one the
-    /// worker continues to serve.
+    /// Returns why only a restart helps, if so. A worker serves without a coordinator, too.
     pub fn dead(&self) -> Option<String> {
         let silent = self.pulse.silent();
         (silent > STUCK_AFTER).then(|| {

@@ -74,14 +74,11 @@ pub struct Worker {
 
 impl Worker {
     /// Starts to serve. The cluster is joined in the background.
-    ///
-    /// # Errors  See [`WorkerError`].
     pub fn start(options: WorkerOptions) -> Result<Self, WorkerError> {
         let WorkerOptions { name, host, coordinator, socket, listen, .. } = options;
         let listener = Arc::new(Listener::bind(&socket, listen)?);
         use_threads(options.threads);
-        // Each trainer needs a socket and, while it starts, a slot's descriptor for each batch
-        // ahead.
+        // Each trainer needs a socket and, while it starts, a descriptor for each batch ahead.
         descriptors::limit();
         let endpoint = socket.display().to_string();
         let data_roots = options.data_roots;
@@ -166,8 +163,7 @@ enum Draining {
 }
 
 impl Accept {
-    /// Hands trainers over, leaves the cluster once none is served, and keeps running until the
-    /// process is stopped.
+    /// Hands trainers over, then leaves the cluster, and keeps running until it is stopped.
     fn drain(&mut self) {
         if self.draining == Draining::No && self.hub.session.is_draining() {
             self.draining = Draining::Begun;

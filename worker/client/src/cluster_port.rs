@@ -24,8 +24,7 @@ pub trait ClusterPort: Debug + Send + Sync {
         progress: &mut dyn FnMut(&OpenProgress) -> bool,
     ) -> Result<(), LoadError>;
 
-    /// Returns the coordinators' addresses to send to a worker, or an empty text if they are
-    /// unknown at the moment.
+    /// Returns the coordinators' addresses to send to a worker; empty: unknown at the moment.
     fn addresses(&self, coordinator: &str) -> String;
 
     /// Becomes a worker, registers the requested datasets and scans for them.

@@ -18,8 +18,7 @@
 //!   row and the number of tokens; an appended token counts as the last one. Otherwise 0 and 1.
 //! - `valid`: `1`; `pad` for padding; `skip` for the entry of a corrupt record.
 //!
-//! A `start` line is written with the first batch of its generation, so a rank that dies before that
-//! writes none.
+//! A `start` line precedes the first batch of its generation: a rank that dies before writes none.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -33,7 +32,6 @@ use crate::head::Head;
 use crate::options::LoaderOptions;
 use crate::parts::RecordParts;
 
-/// One rank's ledger.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     path: PathBuf,
@@ -129,8 +127,7 @@ impl Ledger {
 
     /// Appends the text entirely or not at all.
     ///
-    /// A partial write, after a full disk or a kill, is truncated at once or when the ledger is
-    /// next opened.
+    /// A partial write, after a full disk or a kill, is truncated at once or at the next opening.
     fn append(&mut self) -> Result<(), LoadError> {
         let written = append_whole(&mut self.file, self.text.as_bytes());
         written.map_err(|source| LoadError::Ledger { path: self.path.clone(), source })

@@ -26,8 +26,7 @@ pub(crate) fn joined(
     }
 }
 
-/// Returns the contents of a loader's datasets as one: of the only one, or of the sources of its
-/// mixture.
+/// Returns a loader's datasets as one: the only one, or the sources of its mixture.
 ///
 /// # Errors  The mixture is invalid.
 pub(crate) fn joined_contents(

@@ -1,5 +1,3 @@
-//! Options of a loader.
-
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -27,8 +25,7 @@ pub struct LoaderOptions {
     pub compression: CompressionChoice,
     /// Policy for corrupt records and files.
     ///
-    /// For a named dataset it applies to records only: the policy for files was set when the
-    /// dataset was added.
+    /// Of a named dataset it covers records only: its policy for files was set when it was added.
     pub corrupt: Corrupt,
     /// Number of corrupt records that may be skipped.
     pub corrupt_budget: CorruptBudget,
@@ -61,8 +58,7 @@ pub struct LoaderOptions {
     pub job: Option<String>,
     /// Maximum number of batches ready or in work; `None` adapts the number automatically.
     pub prefetch: Option<usize>,
-    /// Bytes for records being read and prefetched batches; `None`: a quarter of the available
-    /// memory.
+    /// Bytes for records being read and prefetched batches; `None`: a quarter of available memory.
     pub memory_budget_bytes: Option<u64>,
     /// Folder for indexes, and size of the cache of remote files.
     pub cache: CacheOptions,

@@ -71,8 +71,7 @@ impl Pace {
         Some(waited)
     }
 
-    /// Returns the time waited so far for the next batch, and the time since the last batch was
-    /// received.
+    /// Returns the time waited so far for the next batch, and the time since the last one arrived.
     pub(crate) fn stands(&self) -> (Duration, Duration) {
         let since = self.since.elapsed();
         match self.is_waiting {

@@ -72,8 +72,7 @@ impl RecordParts {
     }
 }
 
-/// The rows of a batch, from which their parts are found when they are asked for: that packs a block
-/// for each row.
+/// The rows of a batch, whose parts are found on request: that packs a block for each row.
 #[derive(Debug)]
 pub struct BatchParts {
     rows: Vec<Planned>,

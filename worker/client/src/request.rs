@@ -29,7 +29,6 @@ pub struct DatasetRequest {
     pub(crate) ends: bool,
     /// Makes samples of records; `None`: each record is one.
     pub(crate) program: Option<EncodedProgram>,
-    /// Makes columns of records.
     pub(crate) schema: Arc<Schema>,
     /// Record spec of these columns, if it is not that of the job.
     pub(crate) record_spec: Option<Arc<EncodedSpec>>,
@@ -115,8 +114,7 @@ impl DatasetRequest {
         self.record_spec.as_ref().map(|spec| spec.source_digest(self.schema.decoder()))
     }
 
-    /// Returns the encoded part of the record spec that makes samples of records; empty: each record
-    /// is one.
+    /// Returns the encoded record spec that makes samples; empty: each record is one.
     pub fn program(&self) -> &[u8] {
         self.program.as_ref().map_or(&[], EncodedProgram::encoded)
     }
@@ -171,11 +169,9 @@ pub(crate) fn common_index(requests: &[DatasetRequest]) -> Result<Option<SharedI
     Ok(index)
 }
 
-/// Opens the datasets of a loader in this process, and returns them as one: the only one, or the
-/// sources of its mixture.
+/// Opens a loader's datasets in this process as one: the only one, or its mixture's sources.
 ///
-/// # Errors  One is known to a coordinator only; see [`Dataset::open`] and
-/// [`Dataset::with_samples`].
+/// # Errors  Only a coordinator knows one; see [`Dataset::open`], [`Dataset::with_samples`].
 pub(crate) fn open_all(
     options: &LoaderOptions,
     requests: &[DatasetRequest],

@@ -1,13 +1,11 @@
-//! Moves within an epoch while training: its rest for another number of ranks, or without the next
-//! steps. Pure.
+//! Moves within an epoch: its rest for another number of ranks, or without the next steps. Pure.
 
 use shardfeed_plan::{Cursor, LEFT_OUT_MAX, SEGMENTS_MAX, Segment, Start, Steps, Tail};
 use shardfeed_source::LoadError;
 
 use crate::link::exchange::Partition;
 
-/// Returns the cursor after a reshard from `step` of its epoch on, and the rank's part from then
-/// on.
+/// Returns the cursor after a reshard from `step` of its epoch on, and the rank's new part.
 /// - `rank`: `None` keeps the cursor's rank.
 ///
 /// # Errors  The numbers do not fit; the message names some that do.

@@ -26,7 +26,6 @@ pub enum CorruptBudget {
     /// 1% of the rank's samples of an epoch, at least 16.
     #[default]
     Usual,
-    /// This number of records.
     Records(u64),
     /// This fraction of the rank's samples of an epoch.
     Part(f64),
@@ -65,7 +64,6 @@ pub enum What {
     Record,
     /// This record and all after it, because no later record can be located.
     Rest,
-    /// The entire file.
     File,
 }
 
@@ -83,8 +81,7 @@ pub(crate) struct SkipLog {
 }
 
 impl SkipLog {
-    /// Creates the log with the damaged files that indexing left out, and the damaged records that a
-    /// filter left out.
+    /// Creates the log with the damaged files and records that indexing and filters left out.
     /// - `samples`: of this rank in the first epoch.
     ///
     /// # Errors  `Budget`: more files were left out than the budget allows.
@@ -181,8 +178,7 @@ impl SkipLog {
         self.listed.iter()
     }
 
-    /// Returns the records skipped in all epochs, those of the current epoch, and the files left
-    /// out.
+    /// Returns the records skipped in all epochs, those of the current one, and the files left out.
     pub(crate) fn counts(&self) -> (u64, u64, u64) {
         (self.total, self.count.in_epoch(), self.files)
     }

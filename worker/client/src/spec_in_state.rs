@@ -26,8 +26,7 @@ pub fn spec_of(state: &LoaderState) -> Option<RecordSpec> {
     EncodedSpec::decode(&bytes).ok()
 }
 
-/// Rejects states of another job, and names the differing features and operators if the states have
-/// them.
+/// Rejects states of another job, and names the features and operators that differ, if known.
 pub(crate) fn check_states(
     states: &[LoaderState],
     identity: &JobIdentity,

@@ -37,8 +37,7 @@ impl Timeline {
             tracing::warn!(folder = %folder.display(), %error, "no timeline is recorded: the folder cannot be made");
             return None;
         }
-        // The loaders of a process share one recording: each writes the events so far when it
-        // closes.
+        // The loaders of a process share one recording: each writes it so far when it closes.
         trace::start();
         let name = format!("rank-{rank}-{}.json", std::process::id());
         Some(Self { path: folder.join(name), rank })

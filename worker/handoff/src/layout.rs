@@ -1,5 +1,3 @@
-//! Layout of buffers in a slot.
-
 use std::ops::Range;
 
 /// Alignment of every buffer: dlpack.h requires 256, JAX and TensorFlow 64 on the CPU.

@@ -20,8 +20,7 @@ pub struct Mapping {
 
 /// Reason why a descriptor was not mapped.
 ///
-/// Each means that the sender is not a worker of this version, or a broken one: close the
-/// connection.
+/// Each means that the sender is a broken or another version's worker: close the connection.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
     /// The descriptor is not a file.
@@ -53,8 +52,7 @@ impl Mapping {
     /// Maps the region behind `fd` for reading and writing, and closes `fd`.
     /// - `size_bytes`: announced by the worker.
     ///
-    /// # Errors  The region does not have this size, or the size is not sealed; see
-    /// [`ImportError`].
+    /// # Errors  The region has another size, or its size is not sealed; see [`ImportError`].
     pub fn import(fd: OwnedFd, size_bytes: u64) -> Result<Self, ImportError> {
         let stat = fstat(&fd).map_err(|errno| ImportError::Stat { source: errno.into() })?;
         let actual_bytes = stat.st_size.cast_unsigned();

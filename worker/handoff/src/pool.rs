@@ -15,8 +15,7 @@ const SLOT_STEP_BYTES: usize = 64 << 10;
 /// only while all slots together are within it. A trainer that holds batches gets further slots, so
 /// it never waits for slots that it holds itself.
 ///
-/// A sealed pool serves one peer: a peer that has mapped a region can read everything that is
-/// written there later.
+/// A sealed pool serves one peer, which can read everything in the regions it has mapped.
 #[derive(Clone, Debug)]
 pub struct SlotPool {
     shared: Arc<SharedPool>,
@@ -35,8 +34,7 @@ struct PoolState {
     stats: SlotPoolStats,
     /// Maximum bytes of all slots before free ones are released; `None` limits only their number.
     bytes_max: Option<usize>,
-    /// Sealed regions released and not reported yet: at most eight bytes for each that ever
-    /// existed.
+    /// Sealed regions released and not reported yet: at most eight bytes for each that existed.
     retired: Vec<RegionId>,
 }
 
@@ -51,8 +49,7 @@ pub struct SlotPoolStats {
 }
 
 impl SlotPool {
-    /// Creates an empty pool that keeps at most `keep` free slots, in private memory of this
-    /// process.
+    /// Creates an empty pool that keeps at most `keep` free slots, in this process's own memory.
     pub fn new(keep: usize) -> Self {
         Self::backed(keep, Backing::Anonymous)
     }

@@ -102,8 +102,7 @@ fn next_id() -> RegionId {
     RegionId(NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Creates a memfd whose size no holder can change, so that none can make another one's reads fail
-/// with SIGBUS.
+/// Creates a memfd of a size that no holder can change, so that reads never fail with SIGBUS.
 fn sealed_memfd(size_bytes: usize) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = match memfd_create(MEMFD_NAME, flags | MemfdFlags::NOEXEC_SEAL) {

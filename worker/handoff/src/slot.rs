@@ -155,8 +155,7 @@ impl SharedSlot {
 
     /// Creates a view of a peer's slot.
     ///
-    /// `on_drop` is called once, by the thread that drops the slot, and should only record that the
-    /// slot is free.
+    /// `on_drop` is called once, by any thread, and should only record that the slot is free.
     pub fn imported(mapping: Arc<Mapping>, on_drop: impl FnOnce() + Send + Sync + 'static) -> Self {
         let on_drop: OnDrop = Box::new(on_drop);
         Self::new(Holder::Import(Import { mapping, on_drop: Some(on_drop) }))
@@ -203,8 +202,7 @@ impl SharedSlot {
     }
 
     /// Ends the slot without reuse, if it is unknown whether a peer still views it because the
-    /// connection broke: the memory stays only in the peer's mapping. A peer's own slot is returned
-    /// as if dropped.
+    /// connection broke: its memory stays with the peer. A peer's own slot is dropped as usual.
     pub fn retire(self) {
         self.held.is_retired.store(true, Ordering::Relaxed);
     }

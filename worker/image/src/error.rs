@@ -1,5 +1,3 @@
-//! Errors of images.
-
 use crate::region::Size;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -59,8 +59,7 @@ impl<'a> Jpeg<'a> {
         if is_multi_scan { size_of::<i16>() * components * size.pixels() } else { 0 }
     }
 
-    /// Returns `region` extended by the pixels it depends on, to a position where decoding may
-    /// begin.
+    /// Returns `region` with the pixels it depends on, to a position where decoding may begin.
     pub(crate) fn needed(&self, region: Region) -> Region {
         let JpegHeader { size, unit_width: Some(unit_width), is_progressive, .. } = self.header
         else {

@@ -22,8 +22,7 @@ pub use resize::{Method, Resizer, Sample};
 
 /// Version of the pixel contract: the supported image files, and their decoded pixels.
 ///
-/// A job pins this version, not those of the libraries. docs/OPERATORS.md, Images, describes the
-/// contract.
+/// A job pins this version, not the libraries'. docs/OPERATORS.md, Images, has the contract.
 pub const PIXEL_CONTRACT: &str = "pixels/1";
 
 /// Library that decodes JPEGs: its version, and whether it was compiled with SIMD.

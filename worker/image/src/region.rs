@@ -1,5 +1,3 @@
-//! Sizes and regions of images.
-
 use serde::{Deserialize, Serialize};
 
 /// Height and width in pixels.
@@ -61,7 +59,6 @@ impl Region {
 pub struct View<'a> {
     /// Pixels of the whole image.
     pub bytes: &'a [u8],
-    /// Size of the whole image.
     pub size: Size,
     pub pixel_bytes: usize,
     pub region: Region,

@@ -1,5 +1,3 @@
-//! Resizes images.
-
 use fast_image_resize::images::{CroppedImage, Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions};
 use serde::{Deserialize, Serialize};
@@ -64,8 +62,7 @@ impl Resizer {
         self.inner.size_of_internal_buffers() + 4 * self.floats.capacity()
     }
 
-    /// Resizes the region of `from` to `size` and writes it to `out`, which is aligned for its
-    /// samples.
+    /// Writes the region of `from`, resized to `size`, to `out`, which is aligned for its samples.
     /// - `antialias`: averages over all pixels that a smaller image's pixel covers.
     /// - `to`: the samples' own type, or `F32`, which is not rounded. `channels`: 1 to 4.
     ///

@@ -10,8 +10,7 @@ const STRETCHES: usize = 40;
 /// Minimum length of an interval in microseconds; it contains at least one batch.
 const STRETCH_US: u64 = 250_000;
 
-/// A trainer that waits this long for one batch, in microseconds, is diagnosed by that wait instead
-/// of its last batches.
+/// A trainer that waits this long for one batch, in microseconds, is diagnosed by that wait.
 const LONG_WAIT_US: u64 = 2_000_000;
 
 /// Metric that shows a counter for each rank. All counters are in time breakdowns.
@@ -57,8 +56,7 @@ macro_rules! counters {
         /// Counters since reading began.
         ///
         /// Every sum only grows, so the difference of two values covers the time between them.
-        /// Times are in microseconds; those of reading and computing threads are summed over all
-        /// threads.
+        /// Times are in microseconds; those of reading and computing threads are summed over all.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
         pub struct Spent {
             $(#[doc = $help] pub $name: u64,)+
@@ -138,8 +136,7 @@ pub enum Reason {
     Asked,
     /// The trainer was kept waiting with fewer.
     KeptWaiting,
-    /// The trainer was not kept waiting, and fewer are enough: the other cores are left to the
-    /// trainer.
+    /// The trainer was not kept waiting, and fewer suffice: the trainer gets the other cores.
     LeftToTrainer,
     /// More do not fit into the memory budget, or on the cores.
     AtMost,
@@ -175,8 +172,7 @@ pub struct Setup {
     pub reading_threads: u64,
     /// Maximum prefetched batches.
     pub prefetch: u64,
-    /// Requested number of prefetched batches, which the budget may not hold. 0: none was
-    /// requested.
+    /// Requested number of prefetched batches, which may exceed the budget. 0: none was requested.
     pub prefetch_asked: u64,
     /// Bytes for records and prefetched batches.
     pub budget_bytes: u64,
@@ -205,8 +201,7 @@ pub struct Account {
     pub is_first: bool,
     /// Time since the trainer took its last batch, or since reading began.
     pub idle_us: u64,
-    /// Part of that spent waiting for the next batch; 0: none was requested. `None`: it does not
-    /// report it.
+    /// Part of that spent waiting for the next batch; 0: none requested. `None`: not reported.
     pub waiting_us: Option<u64>,
     /// Age of these figures; a component that forwards them adds the time that it kept them.
     pub age_us: u64,

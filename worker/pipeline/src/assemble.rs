@@ -94,16 +94,14 @@ impl Assembler {
         Self { watch: Some(watch), ..self }
     }
 
-    /// Returns this assembler for samples that are only some of the records: its batches name the
-    /// records.
+    /// Returns this assembler for samples that are only some of the records: batches name those.
     /// - `record_of`: returns the index in its shard of a sample's record.
     pub fn of_records(self, record_of: impl Fn(Sample) -> u64 + Send + Sync + 'static) -> Self {
         Self { record_of: Some(RecordOf(Arc::new(record_of))), ..self }
     }
 
     /// Returns this assembler for samples that are rows of records: it makes images for all rows of
-    /// a record at once, and keeps those of later batches as far as [memory](Self::bound_images)
-    /// permits.
+    /// a record at once, and keeps those of later batches if [memory](Self::bound_images) permits.
     /// - `rows_of`: returns the rows of a sample's record that are samples, with their ordinals; none
     ///   if there are more than the given number.
     pub fn of_rows(
@@ -155,15 +153,13 @@ impl Assembler {
     ///
     /// # Errors
     ///
-    /// The first row that is damaged or does not match the features; or a row in which an operator
-    /// fails.
+    /// The first row that is damaged or misfits the features, or in which an operator fails.
     pub fn assemble(&self, rows: &[Row<'_>], key: &DrawKey) -> Result<Batch, RowError> {
         let made = self.assemble_within(rows, key, |_| true)?;
         Ok(made.expect("there was room"))
     }
 
-    /// Assembles as [`Assembler::assemble`] does, if memory permits; nothing is written before
-    /// that.
+    /// Assembles as [`Assembler::assemble`], if memory permits; nothing is written before that.
     /// - `has_room`: returns true if a slot of this many bytes may be taken.
     /// - Returns `None` if it may not.
     ///
@@ -244,8 +240,7 @@ impl Assembler {
     }
 
     /// Assembles a batch of unchanged records, each read directly to its position.
-    /// - `rows`: sample, length in bytes, and `false` for padding, of each record. `has_room`: as
-    ///   for [`Assembler::assemble_within`].
+    /// - `rows`: sample, bytes, and `false` for padding, of each. `has_room`: as `assemble_within`.
     /// - `read`: fills a record's bytes, followed by its stored checksum.
     /// - Returns `None` if memory does not permit it, `read` returns `false`, the system has no
     ///   memory, or data does not match its checksum; assembling the rows normally finds the error.

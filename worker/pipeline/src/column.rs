@@ -1,5 +1,3 @@
-//! The columns of a batch.
-
 use std::sync::Arc;
 
 use shardfeed_handoff::BufferRange;

@@ -1,5 +1,3 @@
-//! Types of a column's values.
-
 use std::fmt;
 
 use half::{bf16, f16};
@@ -28,7 +26,6 @@ pub enum Dtype {
     Bfloat16,
     Float32,
     Float64,
-    /// Byte strings.
     Bytes,
 }
 

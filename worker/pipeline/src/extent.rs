@@ -117,7 +117,6 @@ impl Extent {
         self.bytes += bytes;
     }
 
-    /// Adds strings of a table.
     pub(crate) fn add_strings(&mut self, strings: &[Vec<u8>]) {
         self.grow(strings.len(), strings.iter().map(Vec::len).sum());
     }

@@ -141,8 +141,7 @@ impl<T, E: From<PlanError>> LaneFeed<T, E> {
         }
     }
 
-    /// Loads as many inputs of the next block as outputs were taken, so that its beginning does not
-    /// wait for a whole window.
+    /// Loads as many inputs of the next block as outputs were taken, so that it need not wait then.
     fn load_ahead(&mut self, taken_to: u64, load: &mut impl Load<Item = T, Error = E>) {
         let paced = taken_to.saturating_sub(self.last);
         self.last = taken_to;

@@ -4,8 +4,7 @@ use serde::Serialize;
 
 use crate::account::{Account, Reason, Setup, Spent};
 
-/// A trainer that waits no more than this fraction of its time, in percent, is not limited by
-/// reading.
+/// A trainer that waits for at most this percentage of its time is not limited by reading.
 const WAIT_PERCENT: u64 = 10;
 
 /// Copying limits a run from this fraction of a batch's time in the trainer's process, in percent.
@@ -146,8 +145,7 @@ impl Finding {
 }
 
 /// Diagnoses a rank. The planning thread does one thing at a time, and all other work comes either
-/// before or after it, so the activity that takes its time while the trainer waits is the
-/// bottleneck.
+/// before or after it, so the bottleneck is the activity during the trainer's waits.
 pub fn finding(account: &Account) -> Finding {
     let spent = recent(account);
     let waited_us = match spent.batches {
@@ -283,8 +281,7 @@ fn missing(account: &Account, spent: &Spent) -> Limit {
     }
 }
 
-/// True if the trainer reports its waits, and has been busy with other work for much longer than
-/// usual.
+/// True if the trainer reports its waits, and has been busy with other work much longer than usual.
 fn has_not_asked(account: &Account) -> bool {
     let Account { recent, idle_us, waiting_us, .. } = account;
     let usual_us = recent.wall_us.checked_div(recent.batches).unwrap_or(0);

@@ -4,8 +4,7 @@
 const CHUNK_BYTES_MAX: u64 = 1 << 20;
 /// Minimum bytes of one read; the calls of smaller ones cost more than their bytes.
 const CHUNK_BYTES_MIN: u64 = 64 << 10;
-/// Chunks held per split being read: the current one, the next one, and the one that still contains
-/// its oldest records.
+/// Chunks held per split being read: current, next, and the one with its oldest records.
 const CHUNKS_PER_SPLIT: u64 = 3;
 
 /// Minimum and maximum chunk of remote files. A request costs as much as reading some megabytes, so
@@ -61,8 +60,7 @@ pub struct Need {
     pub remote: bool,
     /// Bytes of the records and packs of a block; 0 if samples are not packs.
     pub block_bytes: u64,
-    /// Bytes of the records of a split that is read, beside its smallest chunks; 0 if these are part
-    /// of the windows.
+    /// Bytes of a split's records beside its smallest chunks; 0 if these are part of the windows.
     pub split_bytes: u64,
     /// Bytes of prefetched batches, of their records and of operators.
     pub batch_bytes: u64,

@@ -172,8 +172,7 @@ impl Operator {
         same
     }
 
-    /// Returns type and shape of a result row, for an operator that a device may run instead of the
-    /// worker.
+    /// Returns type and shape of a result row of an operator that a device may run.
     ///
     /// Devices run a cast, a normalization or a layout.
     ///

@@ -43,8 +43,7 @@ struct ProgramStep {
 #[derive(Clone, Debug)]
 pub(crate) enum KnownName {
     Column(Plan),
-    /// Images whose size differs from row to row: declared, and run by the step that makes sizes
-    /// equal.
+    /// Images whose size differs from row to row; run by the step that makes sizes equal.
     Images {
         chain: Chain,
         inputs: Vec<InputSource>,
@@ -53,8 +52,7 @@ pub(crate) enum KnownName {
     },
 }
 
-/// Meaning of each name, in the order in which the names appeared. A clone shares the parsed
-/// columns.
+/// Meaning of each name, in order of appearance. A clone shares the parsed columns.
 #[derive(Clone, Debug)]
 pub(crate) struct Names {
     parsed: Arc<Vec<(String, KnownName)>>,
@@ -176,8 +174,7 @@ pub(crate) struct Checked {
     plans: Vec<Plan>,
     /// The column that it takes, if it has images of different sizes.
     images: Option<String>,
-    /// The parsed columns whose rows it keeps, by the name of the input; empty: it makes rows of a
-    /// fixed shape.
+    /// The parsed columns whose rows it keeps, by input; empty: it makes rows of a fixed shape.
     values_of: Vec<(String, Plan)>,
     work: OperatorWork,
     /// Form of the result; `None`: images of different sizes, or strings.
@@ -598,8 +595,7 @@ impl Program {
     }
 
     /// Runs the operators for the rows of `cells`.
-    /// - `output`: returns the range of a step's column in the batch, if it has one; called once
-    ///   per step.
+    /// - `output`: returns the range of a step's column in the batch, if any; called once per step.
     ///
     /// # Errors  The row in which an operator fails.
     pub(crate) fn run<'o>(

@@ -26,8 +26,7 @@ pub struct Row<'a> {
     /// Row of the record that is the sample, where rows are samples. Of a pack: the index of its first
     /// record in the shard. Otherwise 0.
     pub part: u32,
-    /// Occurrence of this sample in the epoch: 0, or 1 as padding. Keys the draws of random
-    /// operators.
+    /// Occurrence of this sample in the epoch: 0, or 1 as padding. Keys the operators' draws.
     pub occurrence: u32,
 }
 

@@ -21,8 +21,7 @@ pub struct BatchTooLarge {
 /// Permits for the part of the memory budget that is for prefetched batches.
 ///
 /// Positions in the sequence begin, are granted the bytes of a slot once these are known, finish,
-/// and are taken, in any order. Later positions are never granted memory that earlier ones will
-/// need.
+/// and are taken, in any order. Later positions never get memory that earlier ones will need.
 #[derive(Clone, Debug, Default)]
 pub struct Room {
     budget_bytes: u64,
@@ -91,8 +90,7 @@ impl Room {
     }
 
     /// Returns true if a slot of `bytes` may be taken for a position.
-    /// - `taken`: first position that was not taken. It is always granted its memory, because the
-    ///   consumer waits for it.
+    /// - `taken`: first position not taken, which always gets memory: the consumer waits for it.
     pub fn fits(&self, place: u64, bytes: usize, taken: u64) -> bool {
         let earlier = self.unknown.range(..place).count();
         let earlier_bytes = earlier.saturating_mul(self.largest_bytes.max(bytes));

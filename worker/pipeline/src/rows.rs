@@ -114,8 +114,7 @@ enum Values<'c, 'a> {
 
 impl<'a> Cells<'a> {
     /// Checks the data of `rows`, locates their features, and looks up strings of tables.
-    /// - `unbatch`: columns of which only the row of the sample is taken. `known`: records that were
-    ///   checked and located before.
+    /// - `unbatch`: columns with one row per sample. `known`: records located before.
     pub(crate) fn locate(
         (parser, unbatch): (&Parser, Option<&Unbatch>),
         plans: &'a [Plan],

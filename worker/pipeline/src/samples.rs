@@ -151,8 +151,7 @@ impl SampleProgram {
         [self.filter.as_ref(), self.filter_rows.as_ref(), self.cost.as_ref(), by]
     }
 
-    /// Canonical texts of the filters of records and of rows, of the cost, and of the key of
-    /// windows.
+    /// Canonical texts of the filters of records and rows, of the cost, and of the windows' key.
     pub(crate) fn expressions(&self) -> [Option<String>; 4] {
         self.measures().map(|one| one.map(ToString::to_string))
     }
@@ -192,8 +191,7 @@ impl SampleProgram {
         }
     }
 
-    /// True if not every record, or not every row, is a sample or in one. A record whose cost cannot
-    /// be measured is none.
+    /// True if some records or rows are in no sample; one of unmeasurable cost is in none.
     pub fn leaves_out(&self) -> bool {
         match &self.rows {
             None => self.filter.is_some() || self.cost.is_some() || self.windower().is_some(),
@@ -205,8 +203,7 @@ impl SampleProgram {
 
     /// Returns bytes that identify the program and the features that it uses.
     ///
-    /// Shards with equal digests have the same samples under equal keys, unless the program
-    /// depends on paths.
+    /// Equal digests and keys mean equal samples, unless the program depends on paths.
     pub fn key(&self) -> Vec<u8> {
         let samples = self.samples_key();
         match &self.cost {

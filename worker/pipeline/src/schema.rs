@@ -47,8 +47,7 @@ pub struct RecordSpec {
     /// Expression over parsed and measured columns: only records for which it holds are samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter: Option<String>,
-    /// Operators that make columns for expressions, applied in order on the features, or on the
-    /// columns after `unbatch`.
+    /// Operators that make columns for expressions, on the features or the columns of `unbatch`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub measured: Vec<Operator>,
     /// Columns with rows, of which each is a sample. `None`: each record is one.
@@ -57,12 +56,10 @@ pub struct RecordSpec {
     /// Expression over the columns after `unbatch`: only rows for which it holds are samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filter_rows: Option<String>,
-    /// Packing of tokens of records or rows: the packs are the samples, and the features of `parse`
-    /// those of records.
+    /// Packing of tokens: the packs are the samples, and `parse` has the features of records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pack: Option<PackSpec>,
-    /// Windows over consecutive records or rows: they are the samples, and the features of `parse`
-    /// those of records.
+    /// Windows over records or rows are the samples, and `parse` has the features of records.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<WindowSpec>,
     /// Balanced steps: samples of similar cost share one.
@@ -139,8 +136,7 @@ impl Schema {
 
     /// Checks a spec and prepares it.
     ///
-    /// Parsed columns are sorted by name, with those of lists last, then come the operators'
-    /// columns in their order.
+    /// Parsed columns are sorted by name, lists last; the operators' columns follow in order.
     ///
     /// # Errors  No record could satisfy the spec.
     pub fn new(mut spec: RecordSpec) -> Result<Self, SchemaError> {
@@ -219,8 +215,7 @@ impl Schema {
         &self.columns
     }
 
-    /// Row length of each split of a ragged column, `None` where rows differ; empty for others. One
-    /// for each of [`Schema::columns`].
+    /// Row length of each split of each column, `None` where rows differ; empty if not ragged.
     pub fn row_lengths(&self) -> Vec<Vec<Option<usize>>> {
         self.plans.iter().map(row_lengths).collect()
     }
@@ -249,8 +244,7 @@ impl Schema {
         }
     }
 
-    /// The record spec, with features and unbatched columns sorted by name, and filters in their
-    /// canonical texts.
+    /// The record spec, with sorted features and unbatched columns, and filters in canonical text.
     pub fn spec(&self) -> &RecordSpec {
         &self.spec
     }

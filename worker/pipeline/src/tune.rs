@@ -21,12 +21,10 @@ const EASY_LOOKS: u64 = 8;
 /// Threads that compute for this fraction of their time, in percent, are busy.
 const BUSY_PERCENT: u64 = 70;
 
-/// Planning that waits for memory for this fraction of the time, in percent, has nothing else to
-/// do.
+/// Planning that waits for memory for this percentage of the time has nothing else to do.
 const ROOM_PERCENT: u64 = 20;
 
-/// Minimum of the trainer's time, waiting and working, for a choice, in microseconds; applies
-/// together with `EVIDENCE_BATCHES`.
+/// Minimum of the trainer's time for a choice, in microseconds, besides `EVIDENCE_BATCHES`.
 const EVIDENCE_US: u64 = 500_000;
 /// Minimum number of batches for a choice; applies together with `EVIDENCE_US`.
 const EVIDENCE_BATCHES: u64 = 4;
@@ -94,8 +92,7 @@ impl Tuner {
                 computing: reason(&computing),
             },
             too_few: 0,
-            // The first evaluation without waiting is enough, because no other number was tried
-            // before.
+            // The first evaluation without waiting is enough: no other number was tried.
             easy_looks: EASY_LOOKS - 1,
             seen: Spent::default(),
             prefetch,
@@ -128,8 +125,7 @@ impl Tuner {
     ///
     /// Counters that are too small for a choice accumulate until the next call, so that a batch may
     /// take a millisecond or a minute.
-    /// - `total`: since reading began; `wait_us` and `work_us` include the batch that is not taken
-    ///   yet.
+    /// - `total`: since reading began; `wait_us` and `work_us` include the batch not taken yet.
     pub fn look(&mut self, total: &Spent) -> Choice {
         let spent = &total.since(&self.seen);
         let trainer_us = spent.wait_us.saturating_add(spent.work_us);

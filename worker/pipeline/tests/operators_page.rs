@@ -1,4 +1,4 @@
-//! Checks that the table in docs/OPERATORS.md matches the definitions of the operators.
+//! Checks that the table in docs/OPERATORS.md has every operator, in the order of their declaration.
 #![allow(clippy::unwrap_used)] // Clippy's own exception ends at the functions marked as tests.
 
 use expect_test::expect_file;
@@ -6,7 +6,6 @@ use shardfeed_pipeline::Operation;
 
 const HEAD: &str = "| operator | result | equivalent | compared |\n| --- | --- | --- | --- |\n";
 
-/// After a change run `UPDATE_EXPECT=1 cargo test -p shardfeed-pipeline --test operators_page`.
 #[test]
 fn the_table_of_operators_is_current() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/OPERATORS.md");

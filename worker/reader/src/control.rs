@@ -81,8 +81,7 @@ pub struct DoubtPolicy {
 }
 
 impl DoubtPolicy {
-    /// Creates a policy from a trainer's options; without `grace_ms` the grace is
-    /// [`IN_DOUBT_GRACE`].
+    /// Creates a policy from a trainer's options; default of `grace_ms`: [`IN_DOUBT_GRACE`].
     pub fn new(is_drop: bool, grace_ms: Option<u64>) -> Self {
         Self { is_drop, grace: grace_ms.map_or(IN_DOUBT_GRACE, Duration::from_millis) }
     }
@@ -100,8 +99,7 @@ pub struct Lease {
     pub job: Arc<str>,
     pub generation: u64,
     pub rank: u64,
-    /// Fencing token: grows with every grant; older ones are rejected. 0: not yet confirmed by a
-    /// coordinator.
+    /// Fencing token: grows with every grant; older ones are rejected. 0: not confirmed yet.
     pub fencing: u64,
     /// Number of this lease among those of the control that returned it.
     pub serial: u64,
@@ -124,8 +122,7 @@ impl Lease {
     }
 }
 
-/// Claim of a rank of a dynamic job: reports the samples it has begun in an epoch, and requests
-/// more.
+/// Claim of a dynamic job's rank: reports the samples begun in an epoch, and requests more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     pub epoch: u64,
@@ -135,8 +132,7 @@ pub struct Claim {
     pub known: u64,
     /// Requested number of samples beyond `started`; 0: the claim only reports.
     pub wants: u64,
-    /// Samples beyond the consumed ones that should lie before the horizon; at least a batch always
-    /// does.
+    /// Samples beyond the consumed ones that should lie before the horizon; at least a batch does.
     pub ahead: u64,
     pub released: Option<Release>,
     /// Maximum time that the answer may wait for a change to report.
@@ -155,8 +151,7 @@ pub struct Release {
 /// Result of a claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grant {
-    /// Number of the first of `pieces` in the list; below the known number if the list is sent
-    /// again.
+    /// Number of the first of `pieces`; below the known number if the list is sent again.
     pub first: u64,
     /// Group ranges of the list from `first` on: all of them, or the first ones.
     pub pieces: Vec<GroupRange>,
@@ -227,8 +222,7 @@ pub trait Control: Send + Sync {
     /// Grants a rank from a position on, and fences its previous holder. If no coordinator answers,
     /// a reconnect is granted provisionally: the order does not depend on a coordinator.
     ///
-    /// # Errors  Violations of the start rules (docs/ARCHITECTURE.md); no coordinator answers in
-    /// time.
+    /// # Errors  Violations of the start rules (docs/ARCHITECTURE.md); no coordinator answers.
     fn lease(&self, request: &LeaseRequest, waiting: Waiting<'_>) -> Result<Lease, ControlError>;
 
     /// Checks that the lease is not known to be invalid. Sends no request.
@@ -252,8 +246,7 @@ pub trait Control: Send + Sync {
     fn report_account(&self, _lease: &Lease, _account: &Account) {}
 
     /// Reports the samples that a rank of a dynamic job has begun, and returns its grants. Waits up
-    /// to `take.wait` for a change, and for the component that grants; if `waiting` cancels, the
-    /// error is `Retry`.
+    /// to `take.wait` for a change, and for the granting component; if `waiting` cancels: `Retry`.
     ///
     /// # Errors  The lease is no longer valid; this control grants no samples.
     fn take(

@@ -22,7 +22,6 @@ pub type GroupsOf = Box<dyn FnMut(u64) -> Result<Groups, LoadError> + Send>;
 
 /// Parameters with which a rank of a dynamic job claims samples.
 pub struct DynamicRank {
-    /// Control that grants them.
     pub control: Arc<dyn Control>,
     pub lease: Lease,
     /// Groups of an epoch; requested once for each epoch, in ascending order.

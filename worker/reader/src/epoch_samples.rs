@@ -14,8 +14,7 @@ pub type CostOf = Box<dyn FnMut(Portion, Sample) -> u64 + Send>;
 /// Samples of an epoch of a dataset or of a mixture.
 #[derive(Clone, Debug, Default)]
 pub struct EpochSamples {
-    /// Of a mixture's epoch: the ordinal of each source's first shard among those of all sources;
-    /// otherwise empty.
+    /// Of a mixture: ordinal of each source's first shard among those of all; otherwise empty.
     first_shards: Arc<[u32]>,
     epoch: u64,
     is_shuffled: bool,

@@ -39,8 +39,7 @@ pub(crate) struct Mending<'a> {
 }
 
 impl Mending<'_> {
-    /// Returns the fault of each row with a corrupt record. Runs on the threads of the current
-    /// rayon pool.
+    /// Returns the fault of each row with a corrupt record. Runs on the current rayon pool.
     ///
     /// # Errors  A fault that is not of a record.
     pub(crate) fn faults(&self, rows: &[Row<'_>]) -> Result<Vec<Option<RowError>>, LoadError> {
@@ -112,8 +111,7 @@ impl Mending<'_> {
                     record
                 }
             };
-            // Checked alone and under this row's name: other rows of the batch must not influence
-            // the choice.
+            // Checked alone, under this row's name: other rows must not influence the choice.
             let record = Record { portion, sample, ..record };
             if self.check(&record.row(occurrence))?.is_none() {
                 return Ok(record);

@@ -20,7 +20,6 @@ pub(crate) enum Doing {
     Room,
     /// Fills the windows of an epoch and collects its first batch.
     Fill,
-    /// Collects a batch.
     Gather,
     /// Waits for granted samples.
     Grant,
@@ -312,8 +311,7 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Returns the bytes that this process has read from storage devices; `None` if the system does not
-/// report them.
+/// Returns the bytes this process has read from storage devices; `None`: not reported.
 fn device_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/io").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("read_bytes:"))?;

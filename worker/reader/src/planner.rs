@@ -279,8 +279,7 @@ impl Planner {
         };
         let is_like =
             |one: &Reading, other: &Reading| mem::discriminant(one) == mem::discriminant(other);
-        // Images for the rows of all records that are held, or for some, take memory that is left
-        // beside the records.
+        // Images for rows of all held records, or of some, take memory that is left beside them.
         let whole = choose(&with(shape, shape.balance, start)).map_err(|error| {
             error.with_budget(|budget_bytes| {
                 let start = asked.min(fits_in(budget_bytes)).max(1);

@@ -1,5 +1,3 @@
-//! Plans of a dataset's epochs.
-
 use std::sync::Arc;
 
 use shardfeed_plan::dynamic::Groups;
@@ -11,8 +9,7 @@ use shardfeed_source::{Dataset, Lock, Mixed};
 /// Cached epoch sequences: that of the epoch being consumed and that of the epoch being read ahead.
 const LINES_KEPT: usize = 2;
 
-/// Plans of a dataset's epochs, with the latest epoch sequences cached: the consumer and the reader
-/// use the same ones.
+/// Plans of a dataset's epochs, with the latest epoch sequences cached for all users.
 #[derive(Debug)]
 pub struct Plans {
     counts: Vec<u64>,
@@ -46,10 +43,7 @@ impl Plans {
         }
     }
 
-    /// Returns the plan of an epoch that consists of `segments`; of a dynamic job, the plan that a
-    /// deterministic one would have.
-    ///
-    /// # Errors  See [`PlanError`].
+    /// Returns an epoch's plan of `segments`; of a dynamic job, that of a deterministic one.
     pub fn plan(
         &self,
         identity: &JobIdentity,
@@ -67,8 +61,6 @@ impl Plans {
     }
 
     /// Returns the groups of an epoch of a dynamic job.
-    ///
-    /// # Errors  See [`PlanError`].
     pub fn groups(&self, identity: &JobIdentity, epoch: u64) -> Result<Groups, PlanError> {
         let line = self.line(identity, Mode::Dynamic, epoch)?;
         Groups::new(line, identity.shuffle.clone(), epoch)

@@ -41,7 +41,6 @@ pub struct PrefetchStats {
     pub budget_bytes: u64,
     /// Reading mode; `None` before the first plan.
     pub reading: Option<Reading>,
-    /// Bytes read from shards.
     pub read_bytes: u64,
     /// Bytes of compressed shards that were inflated only to be skipped.
     pub reinflated_bytes: u64,

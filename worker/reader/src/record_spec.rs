@@ -35,8 +35,7 @@ impl EncodedSpec {
         Self::encode(schema.spec())
     }
 
-    /// Encodes the part of the spec of `schema` that decides which samples there are; `None`: each
-    /// record is one.
+    /// Encodes the spec of `schema` that decides on the samples; `None`: each record is one.
     ///
     /// # Errors  As [`EncodedSpec::of`].
     pub fn of_samples(schema: &Schema) -> Result<Option<Self>, LoadError> {

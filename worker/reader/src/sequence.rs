@@ -23,17 +23,18 @@ pub struct Delivered {
     pub samples: Vec<Planned>,
     /// Samples that were skipped: their rows hold substitutes and are not valid.
     pub skipped: Vec<Skipped>,
-    /// Contents for the trainer.
     pub batch: Batch,
 }
 
 /// Result of waiting for a rank's next batch, from its reader to the training loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery<B = Box<Delivered>> {
-    /// The next batch.
     Batch(B),
     /// The rank gets no more batches in this epoch.
-    EpochEnd { epoch: u64, steps: u64 },
+    EpochEnd {
+        epoch: u64,
+        steps: u64,
+    },
     /// No batch is ready yet.
     Pending,
 }
@@ -140,8 +141,7 @@ impl BatchSequence {
 
 impl SequenceState {
     /// True if the trainer waits for its first batch, whose records are being held: then no other
-    /// batch may take computing threads from it. Reading by position takes none, and may wait long
-    /// for storage.
+    /// batch may take its computing threads. Reading by position takes none, and may wait long.
     fn is_first_in_work(&self) -> bool {
         let is_alone = self.started == 1 && self.taken == 0 && self.shown == 0;
         is_alone && self.results.is_empty() && matches!(self.reading, Some(Reading::Hold { .. }))

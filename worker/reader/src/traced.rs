@@ -29,8 +29,7 @@ impl Drop for Entered {
 }
 
 /// Begins a part of an operation on this thread, named for logs.
-/// - `of`: the parent part; `None`: this thread's current one, else the launcher's, else a new
-///   operation.
+/// - `of`: the parent part; `None`: this thread's current one, the launcher's, or a new operation.
 pub fn enter(name: &'static str, of: Option<TraceContext>) -> Entered {
     let before = CURRENT.get();
     let parent = of.or(before).or_else(of_launcher);

@@ -75,8 +75,6 @@ pub enum ConnectError {
 }
 
 /// Connects to the worker that listens at `path`.
-///
-/// # Errors  See [`ConnectError`].
 pub fn connect<Out, In>(
     path: &Path,
     options: &ConnectOptions,

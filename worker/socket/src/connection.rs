@@ -66,8 +66,6 @@ impl<Out, In> Connection<Out, In> {
 
 impl<Out: Message, In: Message + Default> Connection<Out, In> {
     /// Sends a message: see [`Sender::send`].
-    ///
-    /// # Errors  See [`SocketError`].
     pub fn send(
         &self,
         message: &Out,
@@ -77,8 +75,6 @@ impl<Out: Message, In: Message + Default> Connection<Out, In> {
     }
 
     /// Receives a message: see [`Receiver::recv`].
-    ///
-    /// # Errors  See [`SocketError`].
     pub fn recv(
         &mut self,
         timeout: Duration,
@@ -87,8 +83,6 @@ impl<Out: Message, In: Message + Default> Connection<Out, In> {
     }
 
     /// Receives a message that has arrived: see [`Receiver::try_recv`].
-    ///
-    /// # Errors  See [`SocketError`].
     pub fn try_recv(&mut self) -> Result<Option<(In, Option<OwnedFd>)>, SocketError> {
         self.receiver.try_recv()
     }

@@ -1,5 +1,3 @@
-//! Errors of a connection.
-
 use std::io;
 use std::time::Duration;
 
@@ -11,8 +9,7 @@ use crate::frame::FRAME_BYTES_MAX;
 /// nothing sent, the connection is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// The peer is gone, or this side has shut the connection down. All complete frames of the peer
-    /// have been received.
+    /// The peer is gone, or this side has shut down. All complete frames were received.
     #[error("the other side closed the connection")]
     Closed,
     #[error(
@@ -20,7 +17,6 @@ pub enum SocketError {
         .waited.as_millis()
     )]
     Stalled {
-        /// Time that the frame waited.
         waited: Duration,
         /// Bytes of the frame that were sent. If 0, the same message may be sent again; otherwise
         /// the connection is shut down.

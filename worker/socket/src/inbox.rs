@@ -12,8 +12,7 @@ use std::os::fd::OwnedFd;
 use crate::error::SocketError;
 use crate::frame::{FRAME_BYTES_MAX, FrameHeader, HEADER_BYTES};
 
-/// Bytes requested at a time: some hundred small frames. A larger frame gets a larger buffer until
-/// it is taken.
+/// Bytes requested at a time: some hundred small frames. A larger frame gets its own buffer.
 pub(crate) const BUFFER_BYTES: usize = 64 << 10;
 
 #[derive(Debug)]
@@ -107,8 +106,7 @@ impl Inbox {
             Some(arrival) if arrival.came_with.contains(&self.at) => self.descriptors.pop_front(),
             _ => return Err(SocketError::NoDescriptor),
         };
-        // A descriptor received before the next frame begins was announced by this frame or by
-        // none.
+        // A descriptor received before the next frame begins belongs to this frame or to none.
         let next = self.at + header.frame_bytes() as u64;
         match self.descriptors.front() {
             Some(arrival) if arrival.came_with.end <= next => Err(SocketError::SurplusDescriptor),

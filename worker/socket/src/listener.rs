@@ -31,8 +31,7 @@ const BACKLOG: i32 = 128;
 
 #[derive(Clone, Debug)]
 pub struct ListenOptions {
-    /// Group of the socket, and of its directory if that is created; `None` leaves it to the
-    /// system.
+    /// Group of the socket, and of its directory if created; `None` leaves it to the system.
     pub gid: Option<u32>,
     /// Processes that are served, of those that can connect.
     pub allow: Allow,
@@ -105,10 +104,7 @@ impl Listener {
     /// Listens at `path`, and creates its directory if it does not exist.
     ///
     /// A socket that a dead worker left is replaced. To check whether that worker is alive, this
-    /// connects to it and disconnects: the live worker's [`Incoming::handshake`] then returns
-    /// `Closed`.
-    ///
-    /// # Errors  See [`BindError`].
+    /// connects to it and disconnects: the live one's [`Incoming::handshake`] returns `Closed`.
     pub fn bind(path: &Path, options: ListenOptions) -> Result<Self, BindError> {
         if is_too_long(path) {
             let bytes = path.as_os_str().len();
@@ -137,8 +133,6 @@ impl Listener {
     }
 
     /// Returns the next connection; `None` if `timeout` passes.
-    ///
-    /// # Errors  See [`AcceptError`].
     pub fn accept(&self, timeout: Duration) -> Result<Option<Incoming>, AcceptError> {
         let deadline = Deadline::after(timeout);
         loop {
@@ -208,8 +202,7 @@ impl Incoming {
     ///
     /// It may take `timeout`, so other trainers should not have to wait for this call.
     ///
-    /// # Errors  See [`HandshakeError`]. `Closed` is harmless: some only check whether a worker is
-    /// alive.
+    /// # Errors  See [`HandshakeError`]. `Closed` is harmless: it may be a check for a live worker.
     pub fn handshake<Out, In>(
         self,
         timeout: Duration,

@@ -10,8 +10,7 @@ use rustix::process::geteuid;
 
 const ROOT: u32 = 0;
 
-/// The process that connected or listens, as of that time; reported by the kernel, not by the
-/// process.
+/// The process that connected or listens, as of that time, reported by the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// Process id; `None` if the process is in a container whose processes this one cannot see.

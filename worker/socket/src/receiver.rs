@@ -31,8 +31,7 @@ impl<In> Receiver<In> {
 impl<In> AsFd for Receiver<In> {
     /// Descriptor for waiting on more than one connection.
     ///
-    /// Messages may have been received already: call [`try_recv`](Receiver::try_recv) until it
-    /// returns `None`, then wait.
+    /// Messages may have arrived already: call [`try_recv`](Receiver::try_recv) first, then wait.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

@@ -81,8 +81,7 @@ impl<Out: Message> Sender<Out> {
     ///
     /// Waits if the peer does not read, and for other threads that send.
     ///
-    /// # Errors  See [`SocketError`]; after `Closed`, messages that the peer had sent can still be
-    /// received.
+    /// # Errors  See [`SocketError`]; after `Closed`, earlier messages can still be received.
     pub fn send(
         &self,
         message: &Out,
@@ -92,8 +91,7 @@ impl<Out: Message> Sender<Out> {
         self.send_patiently(message, descriptor, &mut SendWait::Until(deadline))
     }
 
-    /// As [`send`](Self::send), but waits for a peer that does not read while `wanted` returns
-    /// true.
+    /// As [`send`](Self::send), but waits for a peer that does not read while `wanted` is true.
     ///
     /// `wanted` is called four times per second. For a peer that may be paused for minutes.
     ///
@@ -107,8 +105,7 @@ impl<Out: Message> Sender<Out> {
         self.send_patiently(message, descriptor, &mut SendWait::While(wanted))
     }
 
-    /// While no byte of this frame is sent, the lock is released during waits, so other threads may
-    /// send.
+    /// While no byte of this frame is sent, waits release the lock, so other threads may send.
     fn send_patiently(
         &self,
         message: &Out,

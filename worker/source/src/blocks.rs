@@ -61,8 +61,7 @@ pub(crate) struct BlockCache {
 }
 
 impl BlockCache {
-    /// Opens the blocks below `folder`, at most `bytes_max` in total; `None` if the folder cannot
-    /// be created.
+    /// Opens the blocks below `folder`, at most `bytes_max`; `None`: it cannot be created.
     pub(crate) fn open(folder: &Path, bytes_max: u64) -> Option<Self> {
         let folder = folder.join("blocks");
         if let Err(error) = fs::create_dir_all(&folder) {
@@ -128,8 +127,7 @@ impl BlockCache {
     }
 
     /// Reserves space for a block of `bytes` that will be at `path`. Returns a file of that size
-    /// and its temporary path; `None` if there is no space, or if other processes hold the lock for
-    /// too long.
+    /// and its temporary path; `None`: there is no space, or others hold the lock for too long.
     fn reserve(&self, path: &Path, bytes: u64) -> io::Result<Option<(File, PathBuf)>> {
         static PARTS: AtomicU64 = AtomicU64::new(0);
         let room = room_of(bytes);
@@ -157,8 +155,7 @@ impl BlockCache {
         Ok(Some((file, part)))
     }
 
-    /// Removes the least recently used blocks until at most `bytes` are left; returns the bytes
-    /// left.
+    /// Removes the least recently used blocks until at most `bytes` are left; returns those bytes.
     fn make_room(&self, bytes: u64) -> io::Result<u64> {
         let mut blocks = Vec::new();
         let mut left = 0;
@@ -255,8 +252,7 @@ fn entries(folder: &Path) -> io::Result<Vec<fs::DirEntry>> {
     }
 }
 
-/// Removes a part that could not be written, as it may be what fills the disk. A failure to remove
-/// it is ignored.
+/// Removes a part that could not be written and may fill the disk. Failures are ignored.
 fn or_remove(part: &Path, written: io::Result<()>) -> io::Result<()> {
     written.inspect_err(|_| drop(fs::remove_file(part)))
 }

@@ -45,8 +45,7 @@ const APPENDED_MIN: u64 = 1 << 20;
 const LOCK_POLL: Duration = Duration::from_millis(50);
 
 /// Age after which a temporary file is abandoned: no write takes this long. Locks of some network
-/// file systems hold within one host only, so a younger file may be another host's write in
-/// progress.
+/// file systems hold within one host only: a younger file may be another host's current write.
 const PART_AGE: Duration = Duration::from_secs(600);
 
 /// Location of the index cache.
@@ -150,8 +149,7 @@ pub struct Cache {
 struct CacheFileState {
     device: u64,
     inode: u64,
-    /// Bytes of complete segments; data beyond them is damaged or incomplete and prevents
-    /// appending.
+    /// Bytes of complete segments; damaged or incomplete data beyond them prevents appending.
     bytes: u64,
     /// Bytes of the file when it was last written as a whole.
     whole: u64,
@@ -164,8 +162,7 @@ pub(crate) struct ScanLock {
 }
 
 impl Cache {
-    /// Opens the cache of `root` without reading it. An unusable cache folder gives a cache that is
-    /// not kept on disk.
+    /// Opens the cache of `root` without reading it; in memory only if the folder is unusable.
     pub fn open(choice: &CacheChoice, root: &Path) -> Self {
         let Some(folder) = choice.folder() else {
             return Self::default();
@@ -198,8 +195,7 @@ impl Cache {
         self.entries
     }
 
-    /// Reads the entries that were written since the last read. A damaged, older or unreadable
-    /// cache counts as empty.
+    /// Reads entries written since the last read. A damaged, older or unreadable cache is empty.
     pub(crate) fn refresh(&mut self) {
         let Some(path) = self.file.clone() else {
             return;
@@ -355,8 +351,7 @@ fn warn_of(path: &Path, action: &'static str, error: &io::Error, cost: &'static 
 }
 
 /// Appends to the file that was read. Returns `None` if the file was replaced, ends with incomplete
-/// data, or is due for a rewrite. The write is not synced: a crash leaves at most a segment with a
-/// bad checksum.
+/// data, or is due for a rewrite. It is not synced: a crash leaves at most one bad segment.
 fn append(path: &Path, seen: CacheFileState, segment: &[u8]) -> io::Result<Option<CacheFileState>> {
     let bytes = seen.bytes + segment.len() as u64;
     if bytes - seen.whole.min(bytes) > seen.whole.max(APPENDED_MIN) {

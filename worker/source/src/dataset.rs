@@ -1,5 +1,3 @@
-//! A dataset whose files were found and indexed.
-
 mod bits;
 mod costs;
 mod counting;
@@ -64,7 +62,6 @@ pub struct LeftOut {
     pub offset: u64,
     /// True if the whole file is left out, false if only the part from there on is.
     pub is_whole: bool,
-    /// Human-readable reason.
     pub reason: String,
 }
 
@@ -78,7 +75,6 @@ pub struct DatasetFile {
     /// Time of the last change of a local file or its attributes, ns since 1970; otherwise 0.
     pub(crate) changed_ns: i128,
     pub compression: Compression,
-    /// Number of records.
     pub records: u64,
     /// Bytes of data of all records, without framing.
     pub data_bytes: u64,
@@ -114,8 +110,7 @@ impl Dataset {
         Self::index(found, rules.into(), cache, &Seeds::new(), Rights::Own, progress)
     }
 
-    /// As [`Dataset::open`] and [`Dataset::with_samples`]: files that have to be indexed are counted
-    /// in the same pass.
+    /// As [`Dataset::open`] and [`Dataset::with_samples`], in one pass over files to be indexed.
     ///
     /// # Errors  As theirs.
     pub fn open_with_samples(
@@ -148,8 +143,7 @@ impl Dataset {
         Self::index(found, rules, cache, &Seeds::new(), Rights::Own, progress)
     }
 
-    /// As [`Dataset::open`], with the results of other workers: files whose change stamps still
-    /// match are not scanned.
+    /// As [`Dataset::open`], with other workers' results: unchanged files are not scanned.
     /// - `rights`: access rights with which its files are opened, now and later.
     pub fn index(
         found: Found,
@@ -367,8 +361,7 @@ impl Dataset {
         }
     }
 
-    /// Returns the folder or URL that its shards' paths are relative to; of a mixture that of its
-    /// first source.
+    /// Returns the folder or URL of its shards' paths; of a mixture that of its first source.
     pub fn root(&self) -> &Path {
         &self.root
     }
@@ -403,8 +396,7 @@ impl Dataset {
     }
 
     /// Returns the mean bytes that `samples` samples of these shards take if they are held together,
-    /// of the shards with the largest ones, rounded up. Rows of a record that are samples hold it
-    /// once.
+    /// of the shards with the largest ones, rounded up. Rows of a record hold it once.
     pub fn record_bytes_together(&self, shards: &[u32], samples: u64) -> u64 {
         let amounts = shards.iter().map(|shard| {
             let (count, bytes) = self.amounts(*shard);
@@ -456,8 +448,7 @@ impl Dataset {
     }
 }
 
-/// Removes the part that a policy leaves out from a file's index. The digest covers the remaining
-/// records.
+/// Removes the part that a policy leaves out from a file's index; its digest covers the rest.
 pub fn leave_out(index: &mut ShardIndex, shard: u32, corrupt: Corrupt) -> Option<LeftOut> {
     let is_whole = corrupt == Corrupt::SkipFile;
     let corrupt = index.first_corrupt.take().filter(|_| is_whole);

@@ -85,8 +85,7 @@ pub(crate) fn each() -> usize {
     EACH.load(Ordering::Relaxed)
 }
 
-/// Runs `open`, which needs a descriptor; if none is left, closes shards of all loaders and
-/// retries.
+/// Runs `open`; if no descriptor is left, closes shards of all loaders and retries.
 ///
 /// # Errors  As `open`.
 pub fn with<T, E>(

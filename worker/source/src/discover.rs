@@ -25,8 +25,7 @@ pub struct Found {
     pub root: PathBuf,
     /// Paths relative to it.
     pub paths: Vec<String>,
-    /// Change stamps of remote files when they were found, in the order of `paths`; empty: not
-    /// examined.
+    /// Change stamps of remote files when found, in the order of `paths`; empty: not examined.
     pub stamps: Vec<ChangeStamp>,
     /// The same of local files, unless one cannot be read.
     pub(crate) states: Vec<FileState>,
@@ -54,8 +53,7 @@ impl Found {
 /// - `go_on`: called ten times a second with `true` if anything was found since the last call. A
 ///   request to a store counts as progress, because it always ends. `false` cancels.
 ///
-/// # Errors  A path does not exist or is named twice, a pattern matches no file, or a store
-/// refuses; `Interrupted`.
+/// # Errors  A path is missing or named twice, no file matches, a store refuses; `Interrupted`.
 pub fn discover(
     patterns: &[String],
     go_on: &mut dyn FnMut(bool) -> bool,

@@ -13,15 +13,12 @@ use shardfeed_proto::{ErrorKind, WireError};
 
 use crate::descriptors;
 
-/// Error that stops a loader. Its position is unchanged: once the cause is fixed, a retry gives the
-/// same batch.
+/// Error that stops a loader. Its position is unchanged: a retry gives the same batch.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// No file has this name.
     #[error("{0}")]
     NotFound(String),
-    /// A file is damaged.
     #[error("{read}; {}", .read.hint())]
     Corrupt { read: Box<ReadError> },
     /// A record is damaged, or does not match the features.

@@ -115,8 +115,7 @@ impl Files {
         self.dataset.files()[shard as usize].path.display().to_string()
     }
 
-    /// Returns the error for a shard that ended before an indexed record: it is not the file that was
-    /// indexed.
+    /// Returns the error for a shard that ended before an indexed record: it is another file.
     pub fn ended(&self, shard: u32) -> LoadError {
         let file = &self.dataset.files()[shard as usize];
         LoadError::changed(self.name(shard), file.stamp.clone(), stamp(&file.path).ok())

@@ -1,5 +1,4 @@
-//! Indexing of a dataset's files: in parallel, once per host, and never twice for an unchanged
-//! file.
+//! Indexing of a dataset's files: in parallel, once per host and unchanged file.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -150,8 +149,7 @@ pub(crate) fn index_files(
     Ok(cache.into_entries())
 }
 
-/// Indexes the files of `found`; afterwards `cache`, which is of their folder, has an entry for
-/// each.
+/// Indexes the files of `found`; afterwards `cache`, of their folder, has an entry for each.
 /// - `count`: takes part in scans.
 ///
 /// # Errors  See [`index_files`].
@@ -358,8 +356,7 @@ impl FileState {
 
 /// Returns sizes and change times of regular files; times are in ns since 1970. Unlike the
 /// modification time, a user cannot set the change time back.
-/// - `go_on`: called during the looks with `true` if one was completed since the last call; `false`
-///   cancels.
+/// - `go_on`: called during the looks, with `true` if one was completed; `false` cancels.
 pub fn changes(
     found: &Found,
     go_on: &mut dyn FnMut(bool) -> bool,

@@ -14,8 +14,7 @@ use crate::error::LoadError;
 /// Maximum number of concurrent looks: they wait for the file system, not for a processor.
 const THREADS_MAX: usize = 16;
 
-/// Maximum number of looks that a thread claims at a time, so that a few items are spread over
-/// threads.
+/// Maximum number of looks that a thread claims at a time: a few items use several threads.
 const CLAIM_MAX: usize = 64;
 
 /// Time after which a thread reports its results.

@@ -74,8 +74,7 @@ impl DataRoots {
     }
 
     /// Returns true if all files are below the roots after symbolic links are resolved.
-    /// - `go_on`: called during the looks with `true` if one was completed since the last call;
-    ///   `false` cancels.
+    /// - `go_on`: called during the looks, with `true` if one was completed; `false` cancels.
     ///
     /// # Errors  `Interrupted`.
     fn hold(
@@ -108,8 +107,7 @@ impl DataRoots {
         Ok(!each(files, &mut moved(go_on), is_file_inside)?.contains(&false))
     }
 
-    /// Rejects a scan of patterns outside the roots, by name or by symbolic links, before any file
-    /// is examined.
+    /// Rejects a scan outside the roots, by name or symbolic links, before any file is examined.
     ///
     /// # Errors  `Denied`, whether such a file exists or not.
     pub fn check(&self, patterns: &[String]) -> Result<(), LoadError> {
@@ -128,8 +126,7 @@ impl DataRoots {
     }
 
     /// Rejects a scan of files that symbolic links lead outside the roots.
-    /// - `go_on`: called during the looks with `true` if one was completed since the last call;
-    ///   `false` cancels.
+    /// - `go_on`: called during the looks, with `true` if one was completed; `false` cancels.
     ///
     /// # Errors  `Denied`; `Interrupted`.
     pub fn check_found(
@@ -166,8 +163,7 @@ impl Rights {
         if roots.given.is_empty() { Self::Own } else { Self::Below(roots.clone()) }
     }
 
-    /// Returns the rights to read `patterns` for a trainer; `peer`: `None` in the trainer's own
-    /// process.
+    /// Returns the rights to read `patterns` for a trainer; `peer`: `None` in its own process.
     ///
     /// # Errors  `Denied`: the worker cannot determine which files the trainer's user may open.
     pub fn of(
@@ -197,8 +193,7 @@ impl Rights {
     }
 
     /// Rejects files that these rights do not open; call it within [`Rights::run`].
-    /// - `go_on`: called during the looks with `true` if one was completed since the last call;
-    ///   `false` cancels.
+    /// - `go_on`: called during the looks, with `true` if one was completed; `false` cancels.
     ///
     /// # Errors  `Denied` or `Io`, with the file's name; `Interrupted`.
     pub fn check(
@@ -257,8 +252,7 @@ impl Rights {
 
     /// Runs `work` with these rights on a separate thread, so that hung storage does not block the
     /// caller. Threads that `work` starts have the same rights.
-    /// - `go_on`: called now and then with the time since `work` last reported progress; `false`
-    ///   cancels.
+    /// - `go_on`: called now and then with the time since the last progress; `false` cancels.
     ///
     /// # Errors  Those of `work`; `Interrupted`.
     pub fn run<T: Send + 'static>(

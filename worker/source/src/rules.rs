@@ -1,9 +1,6 @@
-//! Rules for reading the files of a dataset.
-
 use shardfeed_plan::Corrupt;
 use shardfeed_tfrecord::CompressionChoice;
 
-/// Rules for reading files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileRules {
     pub compression: CompressionChoice,

@@ -50,8 +50,7 @@ type Said = Result<Count, Fault>;
 impl Sidecars {
     /// Reads the files beside local shards; remote shards have none.
     ///
-    /// Every line of an index is read and compared with its shard: with its size, and with up to 64
-    /// of its frames.
+    /// Every line of an index is compared with its shard: its size, and up to 64 of its frames.
     /// - `paths`: of the shards, relative to `root`.
     /// - `go_on`: called ten times a second with the number of completed looks; `false` cancels.
     ///
@@ -141,8 +140,7 @@ impl Sidecars {
         &self.counts[shard]
     }
 
-    /// Returns the number that all counts for a shard agree on; `None` if there is none, or they
-    /// differ.
+    /// Returns the number that all counts for a shard agree on; `None`: none, or they differ.
     ///
     /// # Panics
     /// If there is no such shard.

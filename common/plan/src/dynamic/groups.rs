@@ -54,8 +54,7 @@ impl Groups {
         (first..self.count()).take(most).map(|group| self.samples_of(group)).collect()
     }
 
-    /// Returns the order of a group, which is below [`Groups::count`]: that of a lane over its
-    /// shards.
+    /// Returns the order of a group below [`Groups::count`]: that of a lane over its shards.
     ///
     /// Offsets in group ranges count its outputs.
     pub fn lane(&self, group: u64) -> Lane {
@@ -67,8 +66,7 @@ impl Groups {
         &self.line.shards()[self.places(group)]
     }
 
-    /// Returns the group of a sample and its offset in the group's order; `None` if the dataset has
-    /// no such sample.
+    /// Returns a sample's group and offset in its order; `None` if the dataset has no such sample.
     ///
     /// # Errors  `WindowTooLarge`.
     pub fn place_of(&self, sample: Sample) -> Result<Option<(u64, u64)>, PlanError> {

@@ -65,8 +65,7 @@ impl From<RankList> for StoredList {
 }
 
 impl RankList {
-    /// Returns an empty list whose first batch is `first_step` of the epoch. A `batch_size` of 0
-    /// counts as 1.
+    /// Returns an empty list whose first batch is `first_step`. A `batch_size` of 0 counts as 1.
     pub fn new(batch_size: u64, first_step: u64) -> Self {
         let batch_size = batch_size.max(1);
         Self { batch_size, first_step, pieces: vec![], ends: vec![], runs: vec![] }
@@ -115,8 +114,7 @@ impl RankList {
         self.close_at(self.samples());
     }
 
-    /// Closes the open run at `end`. Has no effect unless `end` is after its start and within the
-    /// list.
+    /// Closes the open run at `end`, if that is after its start and within the list.
     pub fn close_at(&mut self, end: u64) {
         if end > self.open_from() && end <= self.samples() {
             let step = self.open_step() + (end - self.open_from()).div_ceil(self.batch_size);
@@ -124,8 +122,7 @@ impl RankList {
         }
     }
 
-    /// Truncates the list at a position and returns the rest. A closed run that is shortened
-    /// becomes open again.
+    /// Truncates the list and returns the rest. A closed run that is shortened becomes open again.
     pub fn truncate_to(&mut self, position: u64) -> Vec<GroupRange> {
         self.split_off(position).pieces
     }
@@ -183,8 +180,7 @@ impl RankList {
         self.open_step() + (self.samples() - self.open_from()) / self.batch_size
     }
 
-    /// Iterates over the parts of group ranges at these positions, in order; beyond the end there
-    /// are none.
+    /// Iterates over the parts of group ranges at these positions, in order, up to the end.
     pub fn pieces_in(&self, positions: Range<u64>) -> impl Iterator<Item = GroupRange> + '_ {
         let first = self.ends.partition_point(|&end| end <= positions.start);
         let pieces = self.pieces[first..].iter().zip(&self.ends[first..]);

@@ -16,8 +16,7 @@ pub const BALANCE_WINDOW_MAX: u64 = 1 << 20;
 /// Plan of an epoch with balanced steps: an [`EpochPlan`] in which each segment begins with its
 /// lanes in another order.
 ///
-/// A lookup costs the samples of one megablock of each segment, and those of its neighbours are
-/// kept.
+/// A lookup costs the samples of a segment's megablock, and those of its neighbours are kept.
 #[derive(Debug)]
 pub struct BalancedPlan<C> {
     plan: Arc<EpochPlan>,

@@ -17,8 +17,7 @@ use crate::window::joined;
 
 impl EpochPlan {
     /// Returns the number of samples of each shard that were delivered before the ranks' cursors,
-    /// without padding, `[shards]` in manifest order; of a mixture those of all sources, ordered by
-    /// name.
+    /// without padding, `[shards]` in manifest order; of a mixture of all sources, by name.
     ///
     /// - `steps`: for each rank the first step of the epoch that it has not consumed,
     ///   `[world_size]`. Segments before the last one are complete, so a cursor in one of them
@@ -31,16 +30,14 @@ impl EpochPlan {
     /// steps (`uneven`), every row of every step is a separate range: time and memory then grow
     /// with the samples delivered since, by some tens of bytes each.
     ///
-    /// # Errors  `CursorsDoNotFit`, `NoSuchStep` for a step beyond the epoch's end,
-    /// `WindowTooLarge`.
+    /// # Errors  `CursorsDoNotFit`; `NoSuchStep`: a step beyond the epoch; `WindowTooLarge`.
     pub fn delivered_by_shard(&self, steps: &[u64]) -> Result<Vec<u64>, PlanError> {
         let open = self.open_steps(steps)?;
         self.by_shard(self.delivered_outputs(&open))
     }
 
     /// Returns the number of samples of each shard in steps that all ranks left out, `[shards]`;
-    /// their sum is [`LeftOut::samples`]. [`EpochPlan::delivered_by_shard`] counts these steps as
-    /// all others.
+    /// their sum is [`LeftOut::samples`]. [`EpochPlan::delivered_by_shard`] has these steps, too.
     /// - `left_out`: full steps.
     ///
     /// Costs as [`EpochPlan::delivered_by_shard`].
@@ -57,12 +54,10 @@ impl EpochPlan {
     }
 
     /// Returns the number of samples of each source of a mixture that were delivered in the last
-    /// segment before the ranks' cursors, `[sources]` in order of their names; of a dataset the
-    /// number of all.
+    /// segment before the ranks' cursors, `[sources]` by name; of a dataset the number of all.
     /// - `steps`: as for [`EpochPlan::delivered_by_shard`].
     ///
-    /// Costs O(lanes x sources); if ranks share a lane, also the steps of it by which some are ahead
-    /// of others.
+    /// Costs O(lanes x sources); of lanes that ranks share, also the steps between their cursors.
     ///
     /// # Errors  `CursorsDoNotFit`, `NoSuchStep`, `WindowTooLarge`.
     pub fn delivered_by_source(&self, steps: &[u64]) -> Result<Vec<u64>, PlanError> {
@@ -87,8 +82,7 @@ impl EpochPlan {
         start..if is_last { u64::MAX } else { start + most(&self.layers[index]) }
     }
 
-    /// Returns the number of samples of each shard at the given outputs of each lane of the first
-    /// segment.
+    /// Returns the samples of each shard at the given outputs of each lane of the first segment.
     fn by_shard(&self, outputs: Vec<Vec<Range<u64>>>) -> Result<Vec<u64>, PlanError> {
         let mut counts = vec![0; self.shards_total()];
         for (lane, outputs) in (0..).zip(outputs) {
@@ -221,8 +215,7 @@ impl EpochPlan {
         if index + 1 == self.layers.len() { open } else { &self.layers[index].segment.steps }
     }
 
-    /// Returns for each lane of a segment the end of the entries that exist and that the epoch's
-    /// steps reach.
+    /// Returns the end of each lane's entries of a segment that exist and that the steps reach.
     fn lane_ends(&self, index: usize) -> Vec<u64> {
         let Layer { segment, lengths, .. } = &self.layers[index];
         let (per_lane, left) = (segment.per_lane(), self.slots_left(index));
@@ -235,8 +228,7 @@ impl EpochPlan {
         (0..).zip(lengths).map(end).collect()
     }
 
-    /// Returns the delivered outputs of each lane of the first segment: ascending, disjoint and not
-    /// adjacent.
+    /// Returns the delivered outputs of each lane of the first segment: ascending, with gaps.
     fn delivered_outputs(&self, open: &Steps) -> Vec<Vec<Range<u64>>> {
         self.outputs_where(|index, lane, end| self.taken_in(index, open, lane, end))
     }
@@ -316,8 +308,7 @@ impl ShardRanks {
     }
 }
 
-/// Start of each lane of a segment when the lanes are concatenated, and start of each rest
-/// likewise.
+/// Start of each lane of a segment in their concatenation, and likewise of each rest.
 struct Rests {
     lanes: Vec<u64>,
     rests: Vec<u64>,
@@ -354,8 +345,7 @@ impl Rests {
     }
 }
 
-/// Returns the start of each part when parts of these lengths are concatenated, and the end of the
-/// last one.
+/// Returns the start of each part in a concatenation of these lengths, and the total.
 fn sums(lengths: impl Iterator<Item = u64>) -> Vec<u64> {
     let mut starts = vec![0];
     starts.extend(lengths.scan(0, |sum, length| {
@@ -370,8 +360,7 @@ fn part_at(starts: &[u64], item: u64) -> usize {
     starts.partition_point(|&start| start <= item) - 1
 }
 
-/// Number of turns per split of a group that are walked instead of searched again: the costs are
-/// about equal.
+/// Number of turns per split that are walked instead of searched again, at about equal cost.
 const WALKED_PER_SPLIT: u64 = 16;
 
 /// Counts inputs of a part by shard, in ascending order.

@@ -82,8 +82,7 @@ pub struct LaneBlock {
     pub is_plain: bool,
 }
 
-/// A lane of one dataset, a group of a dynamic job, or the samples of one portion that a lane of a
-/// mixture has.
+/// A lane of one dataset, a dynamic job's group, or a portion's samples in a mixture's lane.
 ///
 /// Its samples have two numberings: *inputs*, interleaved but not shuffled, the order in which they
 /// are read, and *outputs*, the part's order. Each is computed from the other block by block.
@@ -141,8 +140,7 @@ impl Part {
         Self { portion, ..part.with_last_alone(shuffle) }
     }
 
-    /// Returns the part over a range of the epoch sequence; labels and numbers are the keys of its
-    /// two shuffles.
+    /// Returns the part over a range of the sequence; labels and numbers key its two shuffles.
     fn over(
         line: &Arc<Line>,
         shuffle: &Shuffle,
@@ -251,8 +249,7 @@ impl Part {
         Ok(samples)
     }
 
-    /// Returns the output of `sample`, or `None` if it is in another part. Uses and extends the
-    /// cache `known`.
+    /// Returns the output of `sample`; `None`: it is in another part. Extends the cache `known`.
     ///
     /// # Errors  `WindowTooLarge`.
     pub(crate) fn output_with(

@@ -167,8 +167,7 @@ impl MixtureEpoch {
         range.map_or(0..0, |range| range.first..range.first + range.portions())
     }
 
-    /// Returns the sample at a position of the epoch sequence, which is below
-    /// [`MixtureEpoch::samples`].
+    /// Returns the sample at a position of the epoch sequence below [`MixtureEpoch::samples`].
     pub(crate) fn at(&self, position: u64) -> SplitRun {
         let range = &self.ranges[self.ranges.partition_point(|range| range.start <= position) - 1];
         let portion = range.portion_at(position - range.start);
@@ -307,8 +306,7 @@ impl SourceRange {
         u128::from(of(size(0))) + whole + u128::from(last)
     }
 
-    /// Returns the number of odd samples of the portions before `portion`: those that only some of
-    /// the lanes get.
+    /// Returns the odd samples of the portions before `portion`: those that only some lanes get.
     fn odd(&self, portion: u64, lanes: u64) -> u128 {
         self.sum_before(portion, |samples| samples % lanes)
     }

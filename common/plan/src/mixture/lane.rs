@@ -101,8 +101,7 @@ impl MergedLane {
         Some(range.part(index, self.divisions[portion.source as usize], self.lane))
     }
 
-    /// Returns the parts with samples at `outputs`, which are ascending and disjoint, each with its
-    /// own outputs.
+    /// Returns the parts with samples at ascending, disjoint `outputs`, with their own outputs.
     pub(crate) fn parts(&self, outputs: &[Range<u64>]) -> Result<Vec<LanePart>, PlanError> {
         let mut parts: Vec<LanePart> = Vec::new();
         // The last part of each source: its positions in the queue, and its index.
@@ -159,8 +158,7 @@ impl MergedLane {
         first / BLOCK * BLOCK..end.min(self.samples())
     }
 
-    /// Returns the number of samples of each source before an output, which is at most
-    /// [`MergedLane::samples`].
+    /// Returns the samples of each source before an output, at most [`MergedLane::samples`].
     fn passed(&self, output: u64) -> Result<Vec<u64>, PlanError> {
         let mut passed = self.merge.passed(output / BLOCK * BLOCK);
         if !output.is_multiple_of(BLOCK) {
@@ -211,8 +209,7 @@ impl MergedLane {
         Ok(LabelBlock { outputs: first..first + picks.len() as u64, picks })
     }
 
-    /// Returns for each queue of which `passed` items are not all the first input that later ones
-    /// need.
+    /// Returns the first input still needed of each queue with more items than `passed`.
     fn needs(&self, cursors: &mut [Option<QueueCursor>], passed: &[u64]) -> Vec<(usize, u64)> {
         let left = |(source, at): &(usize, &u64)| **at < self.merge.length(*source);
         let need = |(source, &at): (usize, &u64)| {

@@ -91,8 +91,7 @@ pub(super) struct SourceStart {
 }
 
 impl Source {
-    /// Returns the version of the source `name` with `counts` samples in its shards, in manifest
-    /// order.
+    /// Returns a version of the source `name` with these sample counts, in manifest order.
     ///
     /// # Errors  `Name`, `Empty`, `SourceTooLarge`.
     pub fn new(name: &str, counts: Vec<u64>) -> Result<Self, MixtureError> {

@@ -167,8 +167,7 @@ impl Packing {
         Self::counted(settings, shard, lengths, &[])
     }
 
-    /// Returns the same as [`Packing::new`], without packing blocks of which the number of packs is
-    /// known.
+    /// Returns the same as [`Packing::new`], without packing blocks with a known number of packs.
     /// - `counts`: those of [`Packing::counts`]; not used if there are not as many as blocks.
     ///
     /// # Errors  As [`Packing::new`].

@@ -27,8 +27,7 @@ pub(crate) struct Listing {
 
 impl Listing {
     /// Examines found files.
-    /// - `go_on`: called during the looks with `true` if one was completed since the last call;
-    ///   `false` cancels.
+    /// - `go_on`: called during the looks, with `true` if one was completed; `false` cancels.
     ///
     /// # Errors  A file is gone, or not a regular file; `Interrupted`.
     pub(crate) fn of(found: Found, go_on: &mut dyn FnMut(bool) -> bool) -> Result<Self, LoadError> {

@@ -80,8 +80,7 @@ pub(crate) fn samples_of(
 /// Sample maps, and the index of the map of each shard.
 pub type ShardMaps = (SampleMaps, BTreeMap<u64, u32>);
 
-/// Returns the sample maps of some shards of a dataset with a program; `None`: they are in the index
-/// of the workers.
+/// Returns the sample maps of some shards; `None`: they are in the index of the workers.
 /// - `get`: returns the coordinators' chunk of a digest.
 ///
 /// # Errors  Those of `get`; a chunk is damaged.

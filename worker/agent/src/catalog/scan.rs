@@ -1,5 +1,4 @@
-//! Scanning for the cluster: this worker claims parts of new datasets, lists or scans them, and
-//! reports the results.
+//! Scanning for the cluster: claims parts of new datasets, lists or scans them, and reports.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -172,8 +171,7 @@ impl ScanLoop {
         let told = match self.find(session, task, running) {
             Ok(()) => Ok(()),
             Err(LoadError::Interrupted) => return,
-            // A part that was reassigned to another worker in the meantime is not an error of this
-            // one.
+            // A part that was reassigned to another worker meanwhile is not an error of this one.
             Err(LoadError::Wire(error)) if error.kind == ErrorKind::Fenced => Err(error),
             Err(error) if !self.goes_on(Some(running)) => Err(error.to_wire()),
             Err(error) => self.fail(session, task, &error.to_wire()),
@@ -384,8 +382,7 @@ fn again(mut report: impl FnMut() -> Result<(), LoadError>) -> Result<(), LoadEr
     }
 }
 
-/// Encodes a chunk; if it is too large, with fewer damaged records and fewer marks, which only save
-/// walking.
+/// Encodes a chunk; if it is too large, with fewer damaged records and fewer marks.
 fn encode(mut chunk: EntriesChunk) -> Result<Vec<u8>, LoadError> {
     loop {
         match chunk.encode() {

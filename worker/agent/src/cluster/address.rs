@@ -1,5 +1,3 @@
-//! Addresses of coordinators.
-
 use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;

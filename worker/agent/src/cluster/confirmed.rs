@@ -9,8 +9,7 @@ use shardfeed_reader::LeaseTime;
 const MARGIN_PART: u32 = 5;
 const MARGIN_LEAST: Duration = Duration::from_secs(1);
 
-/// Returns the remaining validity of a session with lifetime `ttl`, if its last answered message
-/// was sent `age` ago.
+/// Returns the rest of a session's lifetime `ttl`, `age` after it sent its last answered message.
 fn good_for(ttl: Duration, age: Duration) -> Duration {
     let margin = (ttl / MARGIN_PART).max(MARGIN_LEAST.min(ttl / 2));
     (ttl - margin).saturating_sub(age)

@@ -38,12 +38,10 @@ const END_AGAIN: Duration = Duration::from_millis(500);
 /// Maximum time that leaving waits for the coordinator's confirmation; else the session expires.
 const LEAVE_WAIT: Duration = Duration::from_secs(2);
 
-/// Maximum time that a reconnect or a move waits for the coordinator before it is granted
-/// provisionally.
+/// Maximum wait of a reconnect or a move before it is granted provisionally.
 const RECONNECT_WAIT: Duration = Duration::from_millis(300);
 
-/// Maximum number of unreported moves of one rank: one a minute for a month. Beyond that a move
-/// waits for the coordinator.
+/// Maximum unreported moves of one rank: one a minute for a month. Further ones wait.
 const MOVES_MAX: usize = 43_200;
 
 /// Maximum number of released ranks whose moves are kept; far more than a host has.
@@ -132,8 +130,7 @@ impl GrpcControl {
                 let mut moves = moves.lock().await;
                 match moves.len() {
                     0 => shared.start_rank(id, &asked, &asked.intent).await,
-                    // No move was granted provisionally yet, so the coordinator may choose the
-                    // generation number.
+                    // No move was granted provisionally yet: the coordinator chooses.
                     1 if matches!(asked.intent, Intent::Move { .. }) => {
                         let started = shared.start_rank(id, &asked, &asked.intent).await?;
                         moves.clear();
@@ -152,8 +149,7 @@ impl GrpcControl {
                     }
                 }
                 Some(Err(error)) if is_definite(&error) => return Err(error),
-                // The session requests the lease again later; until then the order does not need
-                // the coordinator.
+                // The session requests the lease again later; until then no coordinator is needed.
                 Some(Err(_)) | None => {}
             }
         }
@@ -460,8 +456,7 @@ impl Control for GrpcControl {
             ending.retain(|_, told| !told.is_finished());
             ending.insert(key.clone(), told);
         }
-        // Last, so that a start that does not find the rank here finds its final report in
-        // progress.
+        // Last: a start that does not find the rank here finds its final report in progress.
         let mut ranks = self.served.lock();
         if ranks.get(&key).is_some_and(|other| Arc::ptr_eq(other, &served)) {
             ranks.remove(&key);
@@ -483,8 +478,7 @@ impl Control for GrpcControl {
     }
 }
 
-/// True if a process may start a rank of a process of another loader: both are of one user, or it
-/// is root's.
+/// True if a process may replace another loader of its rank: both have one user, or it is root's.
 fn may_replace(peer: Option<Peer>, before: Option<Peer>) -> bool {
     let (Some(peer), Some(before)) = (peer, before) else {
         return true;

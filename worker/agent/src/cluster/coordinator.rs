@@ -53,8 +53,7 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from
 /// Interval at which a waiting caller is asked whether to continue.
 const ASK_EVERY: Duration = Duration::from_millis(50);
 
-/// Maximum number of addresses that coordinators named and that are not listed; the oldest is
-/// dropped.
+/// Maximum number of unlisted addresses that coordinators named; the oldest is dropped.
 const LEARNED_MAX: usize = 8;
 
 /// Maximum time to read the file of addresses: it may be on another host.
@@ -63,7 +62,6 @@ const READ_MAX: Duration = Duration::from_secs(5);
 /// Maximum bytes of a response: that of the largest job has a million of them.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
-/// Future response of a call.
 pub type Answer<T> = Pin<Box<dyn Future<Output = Result<Response<T>, Status>> + Send>>;
 
 pub type Wire = InterceptedService<Channel, Bearer>;
@@ -113,8 +111,7 @@ struct Route {
 }
 
 impl Coordinator {
-    /// Creates a handle for `addresses`: one or several with commas, or `@PATH`. Does not connect
-    /// yet.
+    /// Creates a handle for `addresses`: one, several with commas, or `@PATH`; does not connect.
     /// - `principal`: name of the caller, for the coordinators' logs.
     /// - `timeout`: time that calls wait for an answer.
     /// - `cluster_id`: the only accepted cluster, if given.
@@ -254,8 +251,7 @@ impl Coordinator {
     /// Waits for an answer from a blocking thread, up to this handle's timeout.
     /// - `attempt_most`: maximum time of an attempt if there is no other address to try.
     ///
-    /// # Errors  The refusal; [`Silence`] after the timeout, or at once as `patience` requires;
-    /// `Retry` if `waiting` cancels.
+    /// # Errors  The refusal; [`Silence`] as `patience` requires; `Retry` if `waiting` cancels.
     pub fn ask<T: Send + 'static>(
         &self,
         patience: Patience,
@@ -389,8 +385,7 @@ impl Inner {
         self.route.lock().found.as_ref()?.cluster_id.clone()
     }
 
-    /// Records the outcome of an attempt; returns the end of the call, `None`: another address, or a
-    /// later attempt, may answer.
+    /// Records an attempt; returns the end of the call, `None`: another attempt may answer.
     fn ended<T>(
         &self,
         address: &Address,

@@ -30,12 +30,10 @@ const FILE_BYTES_MAX: u64 = 4_096;
 /// Environment variables, in the order of the fields.
 const ENVIRONMENT: [&str; 3] = ["SHARDFEED_TLS", "SHARDFEED_TOKEN_FILE", "SHARDFEED_TOKEN"];
 
-/// Locations of credentials. All are optional: without any, the connection is neither encrypted nor
-/// authenticated.
+/// Locations of credentials, all optional: without any, nothing is encrypted or authenticated.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct CredentialOptions {
-    /// Folder of certificates: `ca.crt`, and the client's own `tls.crt` and `tls.key`, if it has
-    /// them.
+    /// Folder of certificates: `ca.crt`, and the client's `tls.crt` and `tls.key`, if it has any.
     pub tls: Option<PathBuf>,
     pub token_file: Option<PathBuf>,
     /// The token itself; `token_file` takes precedence.

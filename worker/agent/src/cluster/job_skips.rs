@@ -6,12 +6,10 @@ use shardfeed_plan::{Digest, Sample};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_reader::Skipped;
 
-/// Maximum number of remembered corrupt records of a job, about 20 bytes each; more are not
-/// reported.
+/// Maximum remembered corrupt records of a job, about 20 bytes each; more are not reported.
 const KNOWN_MAX: usize = 1_000_000;
 
-/// Maximum number of records in one report: the coordinator's limit, and its list's length for a
-/// job.
+/// Maximum records in one report: the coordinator's limit, and its list's length for a job.
 const REPORTED_MAX: usize = 1_000;
 
 #[derive(Debug, Default)]

@@ -16,8 +16,7 @@ pub struct WorkerReport {
     pub confirmed: Option<Duration>,
     /// Response time of the last answered heartbeat.
     pub heartbeat_took: Option<Duration>,
-    /// Corrupt records that were left out, by job; for each job at most as many as the coordinator
-    /// remembers.
+    /// Corrupt records left out, by job; for each at most as many as the coordinator remembers.
     pub corrupt_records: BTreeMap<String, u64>,
     /// Expiry of the certificate that it presents to coordinators, if any.
     pub certificate_not_after: Option<SystemTime>,

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use shardfeed_source::PerProcess;
 use tokio::runtime::{Builder, Handle, Runtime};
 
-/// Waiting for the network takes little work; with two threads, a busy one does not block other
-/// calls.
+/// Waiting for the network takes little work; with two, a busy thread does not block other calls.
 const THREADS: usize = 2;
 
 /// Returns the runtime of this process, created on first use.

@@ -28,8 +28,7 @@ pub(crate) struct Served {
 pub(crate) type Moves = Arc<AsyncMutex<Vec<Moved>>>;
 
 /// A move that was granted while no coordinator answered. Its generation is the one after `from`:
-/// every rank counts in this way, and the coordinator arrives at the same number if no other rank
-/// moved.
+/// every rank counts so, and the coordinator gets the same number if no other rank moved.
 #[derive(Clone, Debug)]
 pub(crate) struct Moved {
     pub(crate) from: u64,

@@ -200,8 +200,7 @@ impl Drop for Session {
 }
 
 impl SharedSession {
-    /// Returns the time for which samples granted in this session may be delivered without a
-    /// confirmation.
+    /// Returns the time for which granted samples may be delivered without a confirmation.
     pub(crate) fn good_for(&self) -> Duration {
         let now = LeaseTime::now();
         self.state.lock().confirmed.map_or(Duration::ZERO, |confirmed| confirmed.good_for(now))
@@ -447,8 +446,7 @@ impl SharedSession {
     /// Reports moves that were made while no coordinator answered, in order, with the rank's last
     /// position in each generation. Reported moves are removed from the list.
     ///
-    /// # Errors  `Superseded` if the coordinator numbers the generations otherwise, or refuses a
-    /// move.
+    /// # Errors  `Superseded`: the coordinator has other generation numbers, or refuses a move.
     pub(crate) async fn catch_up(
         &self,
         session: u64,
@@ -499,8 +497,7 @@ impl SharedSession {
             return;
         };
         while self.report_skipped(session).await {}
-        // Ranks whose trainers continue without this worker: their positions are reported before it
-        // leaves.
+        // Ranks whose trainers continue without this worker: their positions are reported first.
         let ranks = self.state.lock().ranks.clone();
         if !ranks.is_empty()
             && let Err(error) = self.beat(session, &ranks).await
@@ -519,8 +516,7 @@ impl SharedSession {
         let is_new =
             state.lost.is_none_or(|known| known != error.kind && error.kind != ErrorKind::Retry);
         if is_new && state.id.is_none() {
-            // Before the first session, the caller that waits for it receives the note and reports
-            // it.
+            // Before the first session, the caller that waits for it reports the note.
             tracing::warn!(
                 target: "shardfeed_waiting",
                 coordinator = %self.coordinator.whereabouts(), %error, "the coordinator does not answer"

@@ -22,8 +22,7 @@ const MARK: char = '@';
 #[serde(try_from = "Written", into = "String")]
 pub enum Whereabouts {
     Listed(Addresses),
-    /// A coordinator's endpoint file, `@PATH`. It is read on first use, and again when no node
-    /// answers at its addresses.
+    /// An endpoint file, `@PATH`: read on first use, and again when no node answers.
     File(PathBuf),
 }
 

@@ -199,8 +199,7 @@ mod tests {
             first.push(share);
         }
         assert_eq!(budget.left(), 16 * MIB);
-        // Ranks without a requested size are bounded too, and take nothing from other users'
-        // shares.
+        // Ranks without a requested size are bounded too, and take nothing from others' shares.
         assert!(budget.share(user(1), None, 1, 0).is_err());
         let second = budget.share(user(2), None, 1, 0).unwrap();
         assert_eq!(second.charged, 12 * MIB);

@@ -12,8 +12,7 @@ use shardfeed_reader::Delivered;
 use shardfeed_socket::SocketError;
 use shardfeed_source::Lock;
 
-/// Maximum number of skipped records in one message: their reasons are bounded, so a frame holds
-/// many times as many.
+/// Maximum number of skipped records in one message: a frame holds many times as many.
 const SKIPPED_PER_MESSAGE: usize = 1000;
 
 /// Callback that sends a message to the trainer, with or without a descriptor.

@@ -155,8 +155,7 @@ impl Running {
         })
     }
 
-    /// Returns why nothing more is sent, if the trainer does not know: otherwise it would wait for
-    /// ever.
+    /// Returns why nothing more is sent, if the trainer does not know and would wait for ever.
     pub(crate) fn lost(&self) -> Option<String> {
         // In this order: a thread records the reason before it ends.
         let has_ended = self.thread.as_ref().is_none_or(JoinHandle::is_finished);

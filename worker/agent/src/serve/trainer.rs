@@ -336,7 +336,6 @@ impl Trainer<'_> {
         Ok(())
     }
 
-    /// Sends a message: see [`send`].
     fn send(&self, message: Message) -> Result<(), SocketError> {
         let mut wanted = || !self.hub.stop.load(Ordering::Relaxed) && !self.hub.is_draining();
         send(&self.sender, message, None, &mut wanted)
@@ -589,8 +588,7 @@ impl<'a> Notes<'a> {
         self.since.is_some_and(|since| since.elapsed() >= self.patience)
     }
 
-    /// Retries while no coordinator answers, as long as the trainer wants to wait: the worker's own
-    /// timeout may be shorter.
+    /// Retries while no coordinator answers, for the trainer's timeout: the worker's may be less.
     fn patiently<T>(
         &mut self,
         mut ask: impl FnMut(&mut Self) -> Result<T, LoadError>,

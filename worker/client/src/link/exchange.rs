@@ -21,14 +21,12 @@ pub(crate) type Progress<'a> = &'a mut dyn FnMut(&OpenProgress) -> bool;
 pub(crate) struct StartPosition {
     /// Intent of the request to the control.
     pub(crate) intent: Intent,
-    /// Of a dynamic job: the epoch that the loader leaves early, and its first step that it did
-    /// not consume.
+    /// Of a dynamic job: the epoch that the loader leaves early, and its first unconsumed step.
     pub(crate) left: Option<(u64, u64)>,
     /// Steps that were left out, of the epoch of the intent.
     pub(crate) left_out: LeftOut,
     /// Epoch of the first step that was not received yet.
     pub(crate) epoch: u64,
-    /// Segments of that epoch.
     pub(crate) segments: Vec<Segment>,
     /// First step of that epoch that was not received yet.
     pub(crate) step: u64,

@@ -34,8 +34,7 @@ impl Entry {
         let segments = cursor.segments().to_vec();
         let intent = match self {
             Self::Start => {
-                // The cursor's generation is one more than that of the state that it was resumed
-                // from.
+                // The cursor's generation follows that of the state that it was resumed from.
                 let state_generation = cursor.generation().checked_sub(1);
                 Intent::Start { state_generation, epoch, segments }
             }

@@ -17,8 +17,7 @@ pub enum Commit {
     Consumed(Option<Box<Delivered>>),
     /// Its lease is not confirmed at the moment: it stays offered, to be committed later.
     Later,
-    /// It no longer belongs to this rank, or the loader moved: [`crate::Loader::offer`] returns the
-    /// next one.
+    /// It is no longer this rank's, or the loader moved: [`crate::Loader::offer`] returns the next.
     Withdrawn,
 }
 

@@ -1,7 +1,6 @@
 //! The next batch in two phases: an offer and a commit.
 //!
-//! An offered batch may be inspected and used, and the caller may be interrupted; the commit
-//! consumes the batch.
+//! An offered batch may be used, and the caller interrupted; the commit consumes the batch.
 
 use std::time::Duration;
 
@@ -39,14 +38,12 @@ impl Loader {
         }
     }
 
-    /// Waits at most `timeout` for the next batch of the cursor's epoch, and offers it under a
-    /// number.
+    /// Waits at most `timeout` for the epoch's next batch, and offers it under a number.
     ///
     /// Nothing is consumed: until [`Loader::commit`] every call offers the same batch, unless it is
     /// withdrawn. At the end of an epoch the cursor is at the next one.
     ///
-    /// # Errors  The reason why there is no next batch; the cursor stays, and the next call reads
-    /// again.
+    /// # Errors  The reason why there is no next batch; the cursor stays, so a retry reads again.
     pub fn offer(&mut self, timeout: Duration) -> Result<Delivery<u64>, LoadError> {
         self.check_open()?;
         self.pace.asks();
@@ -82,8 +79,7 @@ impl Loader {
         Some(Offered { epoch, step, batch, after, parts })
     }
 
-    /// Shows the batches that are ready of the next `count`, in sequence, for copying them in
-    /// advance.
+    /// Shows the ready batches of the next `count`, in sequence, for copying them in advance.
     ///
     /// Never waits, starts no reading and consumes nothing. A batch that was shown may be dropped
     /// and delivered again as another one.
@@ -92,13 +88,11 @@ impl Loader {
         self.link.peek(count - in_hand, see);
     }
 
-    /// Consumes the offered batch atomically: checks the lease, writes the ledger and moves the
-    /// cursor.
+    /// Consumes the offered batch atomically: checks the lease, writes the ledger, moves on.
     ///
     /// # Errors
     ///
-    /// The rank was started again elsewhere, and the batch is dropped; or the batch cannot be
-    /// counted, and stays offered.
+    /// The rank was started elsewhere: the batch is dropped; it cannot be counted: it stays.
     pub fn commit(&mut self) -> Result<Commit, LoadError> {
         let Some(held) = self.held.take() else {
             return Ok(Commit::Withdrawn);

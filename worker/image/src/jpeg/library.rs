@@ -37,7 +37,6 @@ pub(super) enum Colors {
     UpToThree,
     /// CMYK or YCCK.
     Four,
-    /// Any other.
     Unknown,
 }
 

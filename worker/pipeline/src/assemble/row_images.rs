@@ -53,7 +53,6 @@ struct KeptImages {
     /// Bytes of the images, with those that are being made.
     bytes: usize,
     bytes_max: usize,
-    /// Number of batches so far.
     batches: u64,
     /// Maximum number of batches after which a row is expected.
     batches_max: u64,
@@ -148,8 +147,7 @@ impl RowImages {
     }
 }
 
-/// True if a row is the sample that it names: padding has draws of its own, and the row of a corrupt
-/// record is another record's.
+/// True if a row is the sample that it names: not padding, and not a corrupt record's substitute.
 fn is_itself(row: &Row<'_>) -> bool {
     row.valid && row.occurrence == 0
 }

@@ -10,8 +10,7 @@ use crate::dtype::{ColumnNumber, Dtype, with_type};
 /// Maximum values of a row for which channel values are repeated over the entire row.
 const PERIOD_MAX: usize = 1 << 14;
 
-/// `x * scale + offset`, in the output's type; one value for all numbers, or one for each index
-/// of the last dimension.
+/// `x * scale + offset`, in the output's type; one value, or one per index of the last dimension.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scale {
     /// Column of numbers.
@@ -120,8 +119,7 @@ struct Channels {
 }
 
 impl Channels {
-    /// Repeats the values over a longer period, so that a short last dimension makes no short
-    /// loops.
+    /// Repeats the values over a longer period: a short last dimension makes no short loops.
     fn new(input: &Form, form: &Form, first: &[f64], second: &[f64]) -> Self {
         let last = form.shape.last().copied().unwrap_or(1).max(1);
         let items = form.items().max(1);

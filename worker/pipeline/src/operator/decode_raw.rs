@@ -1,5 +1,3 @@
-//! The operator `decode_raw`.
-
 use serde::{Deserialize, Serialize};
 
 use super::definition::{Definition, Given, Inputs, OperatorWork};
@@ -14,8 +12,7 @@ pub struct DecodeRaw {
     /// Column of one string per row, or of a fixed shape of them, which precedes that of the numbers.
     pub input: String,
     pub dtype: Dtype,
-    /// Shape of the numbers; with column names it is that of an image, and differs from row to
-    /// row.
+    /// Shape of the numbers; with column names that of an image, which differs from row to row.
     pub shape: Vec<Dim>,
     /// True if the least significant byte comes first.
     pub little_endian: bool,

@@ -74,14 +74,12 @@ pub(crate) trait Definition {
         false
     }
 
-    /// Form of the output for an input of this form, if a device may run the operator instead of
-    /// the worker.
+    /// Form of the output for an input of this form, if a device may run the operator.
     fn device_form(&self, _input: &Form) -> Option<Result<Form, String>> {
         None
     }
 
-    /// Checks the operator, and prepares its work. The form of the output includes its cost,
-    /// [`Form::row_bytes`].
+    /// Checks the operator, and prepares its work. Its cost is the form's [`Form::row_bytes`].
     ///
     /// # Errors  The reason why it cannot be applied.
     fn prepare(&self, given: Given<'_>) -> Result<OperatorWork, String>;
@@ -109,8 +107,7 @@ pub(crate) enum Strings {
 
 impl OperatorWork {
     /// Creates the work of an operator on whole columns.
-    /// - `form`: of the output. `run`: writes the output of some rows, of which it gets the inputs
-    ///   and the number.
+    /// - `form`: of the output. `run`: writes some output rows, from their inputs and number.
     pub(crate) fn columns(
         form: Form,
         run: impl Fn(&[Input<'_>], usize, &mut [u8]) -> Result<(), Failed> + Send + Sync + 'static,

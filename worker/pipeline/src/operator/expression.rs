@@ -332,8 +332,7 @@ impl ExpressionReader<'_> {
             is_first = false;
         }
         while let Some(two) = self.operator(operators) {
-            // Chained comparisons are rejected, because in Python they mean something else than in
-            // sequence.
+            // Chained comparisons are rejected: Python gives them another meaning.
             if level == NOT_LEVEL && !is_first {
                 let at = self.at;
                 return Err(format!(

@@ -1,5 +1,3 @@
-//! The operator `lookup`.
-
 use std::ops::Range;
 use std::sync::Arc;
 

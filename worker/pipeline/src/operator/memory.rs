@@ -69,8 +69,7 @@ impl ColumnMemory {
 
     /// Waits until an image of `bytes` fits, or no other image is in work.
     ///
-    /// A thread has one image at a time, so a thread that holds a permit never waits for another
-    /// one.
+    /// A thread has one image at a time, so no thread waits while it holds a permit.
     pub(crate) fn image(&self, bytes: usize) -> ImagePermit<'_> {
         let mut state = self.lock();
         while state.image_bytes > 0 && state.image_bytes.saturating_add(bytes) > state.bytes_max {

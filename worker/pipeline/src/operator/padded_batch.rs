@@ -1,5 +1,3 @@
-//! The operator `padded_batch`.
-
 use serde::{Deserialize, Serialize};
 
 use super::definition::{Definition, Given, Inputs, OperatorWork};

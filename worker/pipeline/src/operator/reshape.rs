@@ -1,5 +1,3 @@
-//! The operator `reshape`.
-
 use serde::{Deserialize, Serialize};
 
 use super::definition::{Definition, Given, Inputs, OperatorWork};

@@ -220,8 +220,7 @@ impl<'a> Sequence<'a> {
 }
 
 impl Combiner {
-    /// Checks the data of a record, and finds the values of some of its rows; its own, if records are
-    /// combined.
+    /// Checks a record's data, and finds the values of some of its rows, or its own.
     ///
     /// # Errors  The data or a feature is damaged; a row does not exist.
     pub fn sequences<'a>(
@@ -235,8 +234,7 @@ impl Combiner {
         }
     }
 
-    /// Appends a sample to `out` as a record, followed by its checksum. Returns the bytes of its
-    /// data.
+    /// Appends a sample to `out` as a record with its checksum. Returns the bytes of its data.
     pub fn write(&self, parts: &[RecordPart<'_>], out: &mut Vec<u8>) -> usize {
         match self {
             Self::Packs(packer) => packer.write(parts, out),

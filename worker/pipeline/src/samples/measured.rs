@@ -7,8 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::record::{Row, RowError};
 
-/// Maximum mean bytes of the texts of a column beyond its first ones; a column with longer texts is
-/// not kept.
+/// Maximum mean bytes of the texts of a kept column, beyond its first ones.
 const TEXT_BYTES_MAX: (usize, usize) = (16, 4096);
 
 /// Maximum number of rows of a shard whose values are kept.

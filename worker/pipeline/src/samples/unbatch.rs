@@ -380,8 +380,7 @@ impl Unbatch {
         Ok(())
     }
 
-    /// Returns the values that a column has in each row of a record; `None` if it is not among the
-    /// columns.
+    /// Returns the values of a column in each row of a record; `None`: there is no such column.
     ///
     /// # Errors  A row has not the values of its shape.
     pub(crate) fn each<'a>(

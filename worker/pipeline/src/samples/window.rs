@@ -25,8 +25,7 @@ pub struct WindowSpec {
     pub size: u64,
     /// Records from the start of a window to that of the next one.
     pub stride: u64,
-    /// Canonical text of an expression: a window has records with equal values. `None`: those of a
-    /// shard.
+    /// Expression in canonical text: a window has records with equal values. `None`: a shard's.
     pub by: Option<String>,
     pub partial: PartialWindows,
 }
@@ -179,8 +178,7 @@ impl Windower {
         Ok(found.map(|columns| Sequence::new(columns, 1)).collect())
     }
 
-    /// Appends a window to `out` as a record, followed by its checksum. Returns the bytes of its
-    /// data.
+    /// Appends a window to `out` as a record with its checksum. Returns the bytes of its data.
     pub(crate) fn write(&self, records: &[&Sequence<'_>], out: &mut Vec<u8>) -> usize {
         let last = records.last().expect("a window has records");
         let missing = match self.spec.partial {

@@ -1,12 +1,9 @@
-//! Schemas of the shards of a dataset.
-
 use std::sync::Arc;
 
 use super::{Schema, SchemaError};
 use crate::record::Row;
 
-/// Schemas of the shards of a dataset: one, or in a mixture those of its sources, which make the same
-/// columns.
+/// Schemas of the shards of a dataset: one, or one for each source, with the same columns.
 #[derive(Clone, Debug)]
 pub struct ShardSchemas {
     /// First shard of each source, in ascending order, with its schema; at least one.

@@ -194,8 +194,7 @@ impl Outline {
     }
 
     /// Checks the expression of a filter, and joins it with the one before.
-    /// - `before`: the filter of the same samples before; `others`: all other expressions; with the
-    ///   operators of both.
+    /// - `before`: the filter so far; `others`: all other expressions, with their operators.
     ///
     /// # Errors  It is not an expression, or does not fit the columns.
     pub fn filter(

@@ -27,8 +27,7 @@ const AT_ONCE: Duration = Duration::from_millis(50);
 /// Pause after a claim without an answer.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
 
-/// Maximum of the lookahead, as a multiple of its initial value; it grows if reading waits for
-/// grants.
+/// Maximum lookahead, as a multiple of its initial value; it grows if reading waits for grants.
 const LOOKAHEAD_GROWTH_MAX: u64 = 16;
 
 /// State of the epoch, and of the next claim.
@@ -314,8 +313,7 @@ impl GrantState {
     }
 }
 
-/// Returns the error of a lapsed lease: samples that were sent and not taken may belong to another
-/// rank now.
+/// Returns the error of a lapsed lease: samples that were not taken may be another rank's now.
 pub fn lapsed() -> WireError {
     WireError::new(
         ErrorKind::Fenced,

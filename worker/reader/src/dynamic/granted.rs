@@ -8,8 +8,7 @@ use shardfeed_plan::dynamic::{GroupRange, RankList};
 use crate::control::{Claim, Grant, Release};
 use crate::dynamic::pace;
 
-/// Maximum time that a claim waits for a change to report; a hung coordinator delays a waiting rank
-/// by this much more.
+/// Maximum wait of a claim for a change to report, by which a hung coordinator delays a rank.
 const WAIT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -28,8 +27,7 @@ pub(crate) struct Granted {
     samples: u64,
     /// Position up to which the trainer consumed.
     consumed: u64,
-    /// Position up to which batches may be delivered, and the version of the list that it applies
-    /// to.
+    /// Position up to which batches may be delivered, and the version of its list.
     horizon: u64,
     version: u64,
     ended: bool,
@@ -39,7 +37,7 @@ pub(crate) struct Granted {
     before: Option<RankList>,
 }
 
-/// Next item of the list.
+/// Next item to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Upcoming {
     Step(GrantedStep),
@@ -105,8 +103,7 @@ impl Granted {
         self.list.positions_of(step).is_some_and(|positions| positions.end <= self.horizon)
     }
 
-    /// Records that the trainer consumed everything before a step. Returns the newly consumed
-    /// samples.
+    /// Records that everything before a step was consumed. Returns the newly consumed samples.
     pub(crate) fn consume(&mut self, step: u64) -> u64 {
         let position = self.list.position_of_step(step).filter(|_| self.is_placed);
         let more = position.map_or(0, |position| position.saturating_sub(self.consumed));

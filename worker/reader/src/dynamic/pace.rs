@@ -61,8 +61,7 @@ impl HorizonDistance {
         (self.peak * AHEAD.as_secs_f64()) as u64
     }
 
-    /// Returns the distance from the consumed samples to the horizon after a claim, in whole
-    /// batches.
+    /// Returns the distance from the consumed samples to the new horizon, in whole batches.
     pub(crate) fn ahead(&self) -> u64 {
         let (low, whole) = LOW;
         let ahead = (self.by_rate().saturating_mul(whole) / low).max(self.least);

@@ -33,7 +33,6 @@ impl Record {
 
 impl<C> Record<C> {
     /// Returns the record as a row.
-    /// - `chunk`: its chunk.
     fn row_in<'a>(&self, chunk: &'a ChunkBuffer, valid: bool, occurrence: u32) -> Row<'a> {
         let Self { portion, sample, span, part, .. } = *self;
         let stored = &chunk[span.start..span.start + span.len + FOOTER_BYTES];

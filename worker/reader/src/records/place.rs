@@ -42,8 +42,7 @@ pub(crate) fn read_record(
     Ok(Record { portion, sample, span, part, chunk: chunks.share(bytes) })
 }
 
-/// Reads a batch of raw records directly into its slot; `None` if that is not possible, for any
-/// reason.
+/// Reads a batch of raw records directly into its slot; `None` if that is not possible.
 pub(crate) fn read_straight(
     places: &[RecordLocation],
     rows: &[PendingRow],

@@ -244,8 +244,7 @@ impl InputsAhead {
         }
     }
 
-    /// Accounts for `samples` being loaded: first those examined, then those that wait or come
-    /// next.
+    /// Accounts for `samples` being loaded: first those examined, then those that wait or follow.
     fn pass(&mut self, samples: u64) {
         let looked_at = samples.min(self.distance);
         self.distance -= looked_at;

@@ -152,8 +152,7 @@ impl Streams {
         }
         let (samples_of_shard, _) = self.tools.files.dataset().amounts(shard);
         if fetched.is_err() || next == samples_of_shard {
-            // After the last sample nothing follows; after an error a retry starts with a new
-            // reader.
+            // After the last sample nothing follows; after an error a retry makes a new reader.
             if let Some(stream) = self.open.remove(&(portion, split)) {
                 self.close(stream);
             }
@@ -363,8 +362,7 @@ impl StreamTools {
         .map_err(|_| LoadError::ReaderLost)
     }
 
-    /// Reads the next chunk with samples. Records that are none are left out here: further on there
-    /// are only samples.
+    /// Reads the next chunk with samples, and leaves out records that are none.
     fn read(
         &self,
         OpenShard { reader, blocks }: &mut OpenShard,

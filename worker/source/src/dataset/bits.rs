@@ -93,8 +93,7 @@ impl Bits {
         self.before[block] + u64::from(whole + part.count_ones())
     }
 
-    /// Returns the position of the one, or the zero, that `before` others precede; `None` if there
-    /// are fewer.
+    /// Returns the position of the one, or zero, after `before` others; `None`: there are fewer.
     pub(super) fn select(&self, is_one: bool, before: u64) -> Option<u64> {
         if before >= if is_one { self.ones } else { self.len - self.ones } {
             return None;

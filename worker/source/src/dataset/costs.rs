@@ -1,5 +1,3 @@
-//! Costs of a shard's samples.
-
 /// One number for each sample, in 1, 2, 4 or 8 bytes, as the largest one needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Costs {

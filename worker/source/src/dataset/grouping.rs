@@ -70,8 +70,7 @@ impl Grouping {
     }
 
     /// Returns windows over the sequences of a shard.
-    /// - `starts`: for each sequence whether a group begins with it. `record_bytes`: mean bytes of a
-    ///   record.
+    /// - `starts`: for each sequence true if it begins a group. `record_bytes`: mean of a record.
     ///
     /// # Errors  As [`Windows::new`].
     pub(super) fn windows(

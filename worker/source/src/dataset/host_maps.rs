@@ -127,8 +127,7 @@ pub(super) fn column_digest(key: &str) -> String {
     digest[..24].to_owned()
 }
 
-/// Returns the key of an object on this host: half of the digest in its name, which the object
-/// states as a whole.
+/// Returns the key of an object on this host: half of its name's digest; it states the whole.
 pub(super) fn key_of(name: &str) -> &str {
     let digest = name.split_once('/').map_or(name, |(_, digest)| digest);
     &digest[..32.min(digest.len())]

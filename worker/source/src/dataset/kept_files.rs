@@ -33,8 +33,7 @@ pub(super) fn files_digest(manifest: &Manifest) -> Digest {
 }
 
 /// Keeps the files that `patterns` name: in the cache of this host, and in the background in its index.
-/// - `paths`: relative to `root`. `digest`: of the files, as [`SourceVersion`](super::SourceVersion)
-///   has it.
+/// - `paths`: relative to `root`. `digest`: as in [`SourceVersion`](super::SourceVersion).
 ///
 /// # Errors  There is no working directory, or it is not UTF-8.
 pub fn keep_files(

@@ -1,5 +1,4 @@
-//! Sample maps and numbers of packs that are kept: in this host's cache, and in the index that
-//! hosts share.
+//! Sample maps and numbers of packs that are kept: on this host, and in the index of all hosts.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -73,8 +72,7 @@ impl KeptMaps {
         key_of(&self.name(shard)).to_owned()
     }
 
-    /// Adds the maps of this host that are missing; with their packs, if the numbers of these are
-    /// kept.
+    /// Adds the missing maps that this host keeps; with their packs, if their numbers are kept.
     ///
     /// # Errors  A sequence is too long; `Interrupted`.
     pub(super) fn fill(
@@ -270,8 +268,7 @@ impl KeptMaps {
         Some(CountedShard { map, damaged, damaged_total: kept.total, ..CountedShard::default() })
     }
 
-    /// Keeps a shard that was counted with damaged records, on this host only: another copy of the
-    /// file may be intact.
+    /// Keeps a shard with damaged records, on this host only: another copy may be intact.
     pub(super) fn keep_damaged(&self, shard: usize, counted: &CountedShard) {
         let Some(host) = &self.host else { return };
         let records = counted.damaged.iter();

@@ -149,8 +149,7 @@ impl Dataset {
     /// Returns the datasets of the versions of a mixture's sources as one.
     /// - `mixed`: makes the mixture of the versions.
     ///
-    /// # Errors  A source has an invalid name or no samples; the sources have too many shards; the
-    /// error of `mixed`.
+    /// # Errors  A source has a bad name or no samples; there are too many shards; that of `mixed`.
     pub fn joined(
         sources: Vec<OpenSource>,
         mixed: impl FnOnce(Vec<SourceVersion>) -> Result<Mixed, LoadError>,

@@ -35,8 +35,7 @@ pub struct SampleMap {
     last_key: Option<Vec<u8>>,
     /// The packs or windows of these rows, once all are counted.
     grouping: Option<Box<Grouping>>,
-    /// Cost of each sample, if steps are balanced by it; not of packs, whose costs follow from
-    /// their tokens.
+    /// Cost of each sample, if steps are balanced by it; costs of packs follow from their tokens.
     costs: Option<Box<Costs>>,
     /// Bytes of data of the samples' records; a record counts once for each of its samples.
     data_bytes: u64,
@@ -81,8 +80,7 @@ impl SampleMap {
         Self { rows, passes, tokens, starts, costs, ..Self::default() }
     }
 
-    /// Returns the map of a shard, without its packs, of values that a program measured; `None`: some
-    /// are not known.
+    /// Returns a shard's map of measured values, without its packs; `None`: some are not known.
     /// - `path`: of the shard, relative to the dataset.
     pub fn of_measured(
         program: &SampleProgram,
@@ -353,8 +351,7 @@ impl SampleMap {
         self.encode("")
     }
 
-    /// Returns a map that another process made; `None` if it is damaged, or not of this program and
-    /// shard.
+    /// Returns a map that another process made; `None`: damaged, or of another program or shard.
     /// - `counts`: those of [`SampleMap::pack_counts`], if they are known; otherwise empty.
     pub fn from_bytes(
         bytes: &[u8],

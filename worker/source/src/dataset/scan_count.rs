@@ -19,8 +19,7 @@ pub(super) const ROWS: usize = 512;
 /// Maximum number of samples of a shard.
 pub(super) const SAMPLES_MAX: u64 = 1 << 31;
 
-/// Counts the samples of intact files, and keeps their maps on this host. Other files are left to
-/// the counting pass.
+/// Counts the samples of intact files, and keeps their maps; the counting pass does the others.
 pub(super) struct ScanCounter {
     root: PathBuf,
     program: Arc<SampleProgram>,
@@ -29,8 +28,7 @@ pub(super) struct ScanCounter {
 }
 
 impl ScanCounter {
-    /// Returns the counter of a program; `None` without one, or if this host keeps no maps, or adds new
-    /// ones to an index.
+    /// Returns a program's counter; `None`: there is none, or nowhere to keep its maps.
     pub(super) fn of(
         root: &Path,
         program: Option<&Arc<SampleProgram>>,

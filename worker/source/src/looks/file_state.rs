@@ -78,8 +78,7 @@ pub(crate) fn stamp_of(metadata: &fs::Metadata) -> io::Result<ChangeStamp> {
     Ok(ChangeStamp { size_bytes: metadata.len(), modified_ns, etag: None })
 }
 
-/// Removes the pages of a range from the cache of the system, except for those that are not yet
-/// written.
+/// Removes the pages of a range from the system's cache, except for those not yet written.
 pub(crate) fn forget(file: &File, range: Range<u64>) -> io::Result<()> {
     // Pages that are removed are whole ones.
     let (first, end) = (range.start / PAGE * PAGE, range.end.next_multiple_of(PAGE));

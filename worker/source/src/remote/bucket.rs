@@ -104,8 +104,7 @@ impl Bucket {
         Ok(Self { scheme, limits, reads, lists, permits: permits(limits), credentials })
     }
 
-    /// Checks that there are credentials: the error is more specific than that of a request without
-    /// them.
+    /// Checks that there are credentials, for a more specific error than that of a request.
     ///
     /// # Errors  There are none.
     pub(super) async fn check_credentials(&self, root: &str) -> Result<(), LoadError> {
@@ -180,8 +179,7 @@ fn stall(limits: Limits) -> String {
     format!("{}ms", limits.stall.max(Duration::from_secs(1)).as_millis())
 }
 
-/// Builds the clients of a store that signs requests. The builders of object_store have the same
-/// methods, but no trait.
+/// Builds the clients of a store that signs requests: object_store's builders share no trait.
 /// - `$key`: type of the builder's settings.
 macro_rules! signed {
     ($base:expr, $key:ident, $limits:expr) => {{

@@ -130,8 +130,7 @@ impl RemoteObject {
     }
 
     /// Starts to fetch a range.
-    /// - `stop`: once set, no more requests are made, so that a loader that closes ends without
-    ///   errors.
+    /// - `stop`: once set, no more requests are made, so that a closing loader ends without errors.
     pub(crate) fn begin(self: &Arc<Self>, range: Range<u64>, stop: &Stop) -> Pending {
         let (object, wanted, stop) = (Arc::clone(self), range.clone(), Arc::clone(stop));
         let task = Task::spawn(async move { object.get(wanted, &stop).await });

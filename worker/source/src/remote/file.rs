@@ -118,8 +118,7 @@ impl RemoteFile {
         }
     }
 
-    /// Returns the block from `start` on; blocks end at multiples of their size, wherever reading
-    /// began.
+    /// Returns the block from `start` on; blocks end at multiples of their size.
     fn block_at(&self, start: u64, size: u64) -> Range<u64> {
         let end = (start / self.block_bytes + 1) * self.block_bytes;
         start..end.min(size)

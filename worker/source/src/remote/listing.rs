@@ -14,7 +14,7 @@ use super::location::{Location, shown};
 use super::runtime::Task;
 use crate::error::LoadError;
 
-/// Maximum number of concurrent requests for change stamps.
+/// Maximum number of concurrent requests for change stamps, or for small objects.
 const LOOKS: usize = 64;
 
 /// Maximum number of files of one range in braces: more is probably a mistake.
@@ -52,8 +52,7 @@ pub(crate) fn find(pattern: &str, go_on: GoOn<'_>) -> Result<Vec<StampedUrl>, Lo
     Ok(matched)
 }
 
-/// Returns the current change stamps of remote files, in the order of `urls`, which are of one
-/// bucket or host.
+/// Returns the current change stamps of remote files of one bucket or host, in order of `urls`.
 ///
 /// # Errors  As [`find`].
 pub(crate) fn stamps(urls: &[String], go_on: GoOn<'_>) -> Result<Vec<StampedUrl>, LoadError> {
@@ -86,8 +85,7 @@ pub(super) async fn look(bucket: &Bucket, path: &StorePath) -> Result<ChangeStam
 }
 
 /// Returns the change stamp of an object's metadata. An ETag identifies the contents; without one,
-/// size and time are used, and the time without fractions of seconds, which stores report in lists
-/// only.
+/// size and time in whole seconds are used: stores report fractions in lists only.
 pub(super) fn stamp_of(meta: &ObjectMeta) -> ChangeStamp {
     let etag = meta.e_tag.as_deref().filter(|etag| !etag.is_empty());
     // Azure quotes it in headers but not in lists.

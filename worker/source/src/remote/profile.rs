@@ -1,5 +1,4 @@
-//! The credentials of `AWS_PROFILE`, as `aws configure` writes them. object_store reads the other
-//! sources.
+//! Credentials of `AWS_PROFILE`, as `aws configure` writes them. object_store reads the others.
 
 use std::path::PathBuf;
 

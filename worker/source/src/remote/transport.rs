@@ -18,7 +18,6 @@ pub(super) struct Refused {
     pub(super) status: u16,
     /// Pause that the server requests.
     pub(super) retry_after: Option<Duration>,
-    /// Human-readable text of the refusal.
     pub(super) text: String,
 }
 
@@ -48,8 +47,7 @@ impl HttpService for Client {
         let is_put = request.method().as_str() == "PUT";
         let response = self.0.execute(request).await?;
         let status = response.status().as_u16();
-        // object_store gives these statuses a special meaning, and others where it requests
-        // credentials.
+        // object_store gives these statuses a special meaning, others where it wants credentials.
         let has_meaning = matches!(status, 304 | 409 | 412) || (is_put && status < 500);
         if response.status().is_success() || has_meaning {
             return Ok(response);

@@ -22,8 +22,7 @@ const SHARD_EXTENSIONS: [&str; 4] = ["tfrecord", "tfrecords", "tfrec", "tfr"];
 pub(super) struct Idx {
     pub(super) records: u64,
     end: u64,
-    /// Offset and bytes of some frames, evenly distributed, in order, beginning with the first
-    /// frame.
+    /// Offset and bytes of some frames, evenly distributed and in order, with the first one.
     some: Vec<(u64, u64)>,
 }
 

@@ -38,8 +38,7 @@ impl Tour {
         self.hint = Some(leader.clone());
     }
 
-    /// Returns the number of addresses still to be tried, as far as known, including the current
-    /// one.
+    /// Returns the number of known addresses still to be tried, including the current one.
     pub(super) fn left(&self) -> u32 {
         u32::try_from(self.waiting.len()).unwrap_or(u32::MAX).saturating_add(1)
     }

@@ -35,8 +35,7 @@ impl SharedSession {
     }
 
     /// Ends leases that the coordinator granted and no trainer here has: a trainer was gone before
-    /// its start was answered. Without this, the rank would keep its samples while this worker
-    /// lives.
+    /// its start was answered. Otherwise the rank would keep its samples while this worker lives.
     pub(super) fn end_unknown(self: &Arc<Self>, unlisted: Vec<wire::Lease>) {
         for lease in unlisted {
             let is_known = {

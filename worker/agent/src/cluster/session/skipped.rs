@@ -21,8 +21,7 @@ impl SharedSession {
         self.wake.notify_one();
     }
 
-    /// Makes one report for each job that has corrupt records to report; a failed one is repeated
-    /// later.
+    /// Makes one report for each job with unreported records; a failed one is repeated later.
     /// - Returns true if more are to be reported at once.
     pub(super) async fn report_skipped(&self, session: u64) -> bool {
         let reports: Vec<_> = {

@@ -68,8 +68,7 @@ const RETURN_WAIT: Duration = Duration::from_millis(300);
 /// This process replaces a worker that was lost this many times in a row without serving a batch.
 const LOST_MAX: u32 = 2;
 
-/// Maximum corrupt records reported again at a start: the latest ones; the worker reported those
-/// before.
+/// Maximum corrupt records reported again at a start: the worker reported those before.
 const MET_MAX: usize = 1000;
 
 /// Source of the next batches.
@@ -167,9 +166,7 @@ impl Step {
 #[derive(Debug)]
 pub(super) enum Next<B> {
     Return(Queued<B>),
-    /// Return this error.
     Fail(LoadError),
-    /// Ask the worker for batches.
     Ask,
     Hear,
     Read,
@@ -206,7 +203,6 @@ pub(super) struct Queued<B> {
 }
 
 /// State of a rank in a cluster.
-/// - `B`: a batch.
 #[derive(Debug)]
 pub(super) struct Machine<B> {
     rules: Rules,
@@ -219,8 +215,7 @@ pub(super) struct Machine<B> {
     connection: u64,
     /// Received batches, from any worker, that were not returned yet.
     queue: VecDeque<Queued<B>>,
-    /// Origin of the batch that was offered and is not consumed yet; `None` also if this process
-    /// read it.
+    /// Origin of the offered batch that is not consumed yet; `None` also if this process read it.
     offered: Option<Origin>,
     /// Error that is returned after the received batches.
     failure: Option<LoadError>,
@@ -381,8 +376,7 @@ impl<B> Machine<B> {
             return step.refused(error.into());
         }
         if error.kind == ErrorKind::Cordoned && self.rules.fallback {
-            // The worker may serve other trainers for a long time: this loader does not ask it
-            // again.
+            // The worker may serve others for a long time: this loader does not ask it again.
             self.worker = None;
             return self.replace_worker(&error.message, now);
         }
@@ -390,8 +384,7 @@ impl<B> Machine<B> {
         step
     }
 
-    /// Replaces a worker that no longer serves this rank, by this process and without looking for
-    /// another.
+    /// Replaces a worker that no longer serves this rank by this process, looking for no other.
     fn replace_worker(&mut self, reason: &str, now: Instant) -> Step {
         if !self.rules.fallback {
             return self.lose(reason, now);
@@ -463,8 +456,7 @@ impl<B> Machine<B> {
 
     /// Prepares [`Machine::may_return`].
     ///
-    /// Batches of a dynamic job are valid only while the lease is, and are dropped when another
-    /// worker takes over.
+    /// Batches of a dynamic job are valid as long as the lease; another worker's start drops them.
     fn check(&mut self, at: LeaseTime) -> Step {
         if !self.rules.is_dynamic {
             return Step::new(None);
@@ -531,8 +523,7 @@ impl<B> Machine<B> {
         self.failure = Some(error);
     }
 
-    /// True if a batch must be copied, so that a trainer that holds many never waits for slots that
-    /// it holds itself.
+    /// True if a batch must be copied, so that a trainer never waits for slots that it holds.
     /// - `out`: slots of the worker that are viewed, or that hold a queued batch.
     pub(super) fn must_copy(&self, origin: Origin, out: usize) -> bool {
         // Slots viewed by arrays: all except those of queued batches and of this one.

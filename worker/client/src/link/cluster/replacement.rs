@@ -130,8 +130,7 @@ fn open_again(setting: &Setting, contents: &Contents) -> Result<Dataset, LoadErr
 }
 
 /// Opens the files of one of a loader's datasets again.
-/// - `place`: the folder or URL of its files, its shards among those of the loader, and its content
-///   digest.
+/// - `place`: folder or URL of its files, its shards among the loader's, and its content digest.
 /// - `is_missing`: its files are gone, so that no epoch reads it.
 fn open_part(
     (setting, request): (&Setting, &DatasetRequest),

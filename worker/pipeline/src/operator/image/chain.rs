@@ -110,14 +110,12 @@ pub(super) struct Resized {
     pub(super) to: Dtype,
 }
 
-/// Memory for an image as a multiple of its pixel bytes: pixels, decoder rows, and the results of
-/// flipping and resizing.
+/// Memory for an image as a multiple of its pixel bytes: pixels, decoder rows, two copies.
 const IMAGE_SHARE: usize = 4;
 
 impl Chain {
     /// Creates a chain without operators.
-    /// - `count`: of the images in a row; `None`: a row is one image. `size`: of the images, if all
-    ///   have the same.
+    /// - `count`: images in a row; `None`: a row is one image. `size`: of all images, if equal.
     pub(super) fn new(
         source: ImageSource,
         count: Option<usize>,

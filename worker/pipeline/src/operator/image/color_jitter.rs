@@ -11,8 +11,7 @@ use crate::draw::unit;
 use crate::dtype::Dtype;
 use crate::operator::definition::{Definition, Given, Inputs, OperatorWork};
 
-/// Changes brightness, contrast, saturation and hue at random, in random order, as
-/// `torchvision.transforms.ColorJitter`.
+/// Changes colours at random, in random order, as `torchvision.transforms.ColorJitter`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ColorJitter {
     /// Column of images of uint8, of one size.
@@ -82,8 +81,7 @@ pub(super) enum Step {
 }
 
 impl ColorJitter {
-    /// Returns the steps in the order in which they change an image, with their factors. Source:
-    /// docs/ORDER.md, section 11.
+    /// Returns the steps in their order, with their factors. Source: docs/ORDER.md, section 11.
     pub(super) fn drawn(&self, draws: &mut Draws) -> [(Step, Option<f64>); 4] {
         let mut order = [0, 1, 2, 3];
         for at in (1..order.len()).rev() {

@@ -163,8 +163,7 @@ fn place(size: Size, all: Size, draws: &mut Draws) -> Region {
     Region { top, left, size }
 }
 
-/// Returns a region of random area and shape. Source: docs/ORDER.md, section 11; Szegedy et al.
-/// 2014.
+/// Returns a region of random area and shape: docs/ORDER.md, section 11; Szegedy et al. 2014.
 fn random_part(all: Size, scale: [f64; 2], ratio: [f64; 2], draws: &mut Draws) -> Region {
     let (height, width) = (all.height as f64, all.width as f64);
     let (low, high) = (libm::log(ratio[0]), libm::log(ratio[1]));

@@ -1,5 +1,3 @@
-//! The operator `decode_image`.
-
 use serde::{Deserialize, Serialize};
 use shardfeed_image::{Decoding, Depth, Size};
 

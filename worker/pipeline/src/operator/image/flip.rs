@@ -1,5 +1,3 @@
-//! The operator `flip`.
-
 use serde::{Deserialize, Serialize};
 
 use super::chain::ImageChange;

@@ -1,5 +1,3 @@
-//! The operator `resize`.
-
 use serde::{Deserialize, Serialize};
 use shardfeed_image::{Method, Size};
 

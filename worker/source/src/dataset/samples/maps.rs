@@ -1,5 +1,3 @@
-//! The sample maps of a dataset.
-
 use shardfeed_plan::{ContentDigest, Digest, PackSegment, Sample, content_digest};
 
 use super::held::{HeldMap, MapRef};
@@ -16,7 +14,6 @@ pub struct DamagedRecord {
     pub ordinal: u64,
     /// Offset of its header in the uncompressed file, in bytes.
     pub offset: u64,
-    /// Human-readable reason.
     pub reason: String,
 }
 
@@ -72,8 +69,7 @@ impl SampleMaps {
         self.has_rows
     }
 
-    /// Returns the number by which batches name a sample in its shard: that of its record; of packs and
-    /// windows their own.
+    /// Returns a sample's number in batches: that of its record; of packs and windows their own.
     ///
     /// # Panics  As [`SampleMaps::place_of`].
     pub fn named_record(&self, sample: Sample) -> u64 {
@@ -130,8 +126,7 @@ impl SampleMaps {
         found
     }
 
-    /// Returns the samples of the record of a sample: the ordinal and the row of each; none if there
-    /// are more than `most`.
+    /// Returns the samples of a sample's record, with their rows; none if more than `most`.
     ///
     /// # Panics  As [`SampleMaps::place_of`].
     pub fn rows_of(&self, sample: Sample, most: u64) -> Vec<(u64, u32)> {
