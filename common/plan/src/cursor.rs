@@ -60,19 +60,16 @@ impl Cursor {
             Mode::Dynamic => 1,
         };
         let segments = vec![Segment::start(identity.lanes, start.batch_size, start.world_size)?];
-        let origin = (0, segments.clone());
-        let (epoch, generation, just_loaded, cluster) = (0, 0, false, None);
-        let left_out = LeftOut::default();
         Ok(Self {
             identity,
             start,
-            epoch,
-            generation,
+            epoch: 0,
+            generation: 0,
+            origin: (0, segments.clone()),
             segments,
-            left_out,
-            origin,
-            just_loaded,
-            cluster,
+            left_out: LeftOut::default(),
+            just_loaded: false,
+            cluster: None,
         })
     }
 
@@ -281,16 +278,14 @@ impl Cursor {
             return Err(PlanError::TooManySegments.into());
         }
         identity.lanes = state.lanes;
-        let origin = (state.epoch, segments.clone());
-        let (epoch, generation) = (state.epoch, state.generation.saturating_add(1));
         Ok(Self {
             identity,
             start,
-            epoch,
-            generation,
+            epoch: state.epoch,
+            generation: state.generation.saturating_add(1),
+            origin: (state.epoch, segments.clone()),
             segments,
             left_out: state.left_out.clone(),
-            origin,
             just_loaded: true,
             cluster: state.cluster.clone(),
         })

@@ -54,14 +54,11 @@ pub enum ManifestError {
 impl Manifest {
     /// Sorts `shards` and computes their content digest.
     pub fn new(mut shards: Vec<Shard>) -> Result<Self, ManifestError> {
-        if u32::try_from(shards.len()).is_err() {
-            return Err(ManifestError::TooManyShards { shards: shards.len() });
-        }
         shards.sort_by(|a, b| a.path.as_bytes().cmp(b.path.as_bytes()));
         if let Some(pair) = shards.windows(2).find(|pair| pair[0].path == pair[1].path) {
             return Err(ManifestError::ListedTwice { path: pair[0].path.clone() });
         }
-        Ok(Self { digest: of_shards(&shards), shards })
+        Self::in_order(shards)
     }
 
     /// Returns the shards of several datasets, those of the first one first.
