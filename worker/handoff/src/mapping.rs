@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::ptr::NonNull;
 
 use memmap2::MmapRaw;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
@@ -15,7 +14,7 @@ use crate::memory::Mapped;
 /// unmapped when they and all other holders are dropped, even if the worker ended long before.
 #[derive(Debug)]
 pub struct Mapping {
-    mapped: Mapped,
+    pub(crate) mapped: Mapped,
 }
 
 /// Reason why a descriptor was not mapped.
@@ -73,14 +72,6 @@ impl Mapping {
 
     pub fn size_bytes(&self) -> usize {
         self.mapped.len()
-    }
-
-    pub(crate) fn base(&self) -> NonNull<u8> {
-        self.mapped.base()
-    }
-
-    pub(crate) fn mapped(&self) -> &Mapped {
-        &self.mapped
     }
 }
 

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use memmap2::{MmapMut, MmapRaw};
@@ -48,7 +47,7 @@ pub(crate) enum Backing {
 /// Memory that on drop is unmapped, or passed to its heir; its descriptor is closed.
 #[derive(Debug)]
 pub(crate) struct MemoryRegion {
-    mapped: Mapped,
+    pub(crate) mapped: Mapped,
     sealed: Option<(RegionId, Option<OwnedFd>)>,
 }
 
@@ -69,14 +68,6 @@ impl MemoryRegion {
 
     pub(crate) fn len(&self) -> usize {
         self.mapped.len()
-    }
-
-    pub(crate) fn base(&self) -> NonNull<u8> {
-        self.mapped.base()
-    }
-
-    pub(crate) fn mapped(&self) -> &Mapped {
-        &self.mapped
     }
 
     pub(crate) fn id(&self) -> Option<RegionId> {

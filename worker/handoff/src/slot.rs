@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::layout::BufferRange;
 use crate::mapping::Mapping;
-use crate::memory::Memory;
+use crate::memory::{Mapped, Memory};
 use crate::pool::{SharedPool, SlotPool};
 use crate::region::{MemoryRegion, RegionHandle};
 
@@ -30,14 +30,14 @@ impl Slot {
 
     #[allow(unsafe_code)]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        let region = self.region();
+        let mapped = &self.region().mapped;
         // SAFETY: the region is mapped, readable and writable, for its whole length while `self`
         // holds it, and its size is sealed if others can map it. A pool gives a region to one slot
         // at a time and `self` is borrowed mutably, so nothing in this process views it: a slot
         // that was viewed is back in its pool only after the views' owner dropped it. A peer that
         // has mapped a sealed region has returned the slot and must not access it; one that does
         // anyway changes bytes that are only ever written here, any value of which is valid.
-        unsafe { std::slice::from_raw_parts_mut(region.base().as_ptr(), region.len()) }
+        unsafe { std::slice::from_raw_parts_mut(mapped.base().as_ptr(), mapped.len()) }
     }
 
     /// Ends the writing: from now on the slot is viewed.
@@ -99,17 +99,10 @@ impl HeldSlot {
         self.holder.as_ref().expect("held until dropped")
     }
 
-    fn base(&self) -> NonNull<u8> {
+    fn mapped(&self) -> &Mapped {
         match self.holder() {
-            Holder::Pool(slot) => slot.region().base(),
-            Holder::Import(import) => import.mapping.base(),
-        }
-    }
-
-    fn size_bytes(&self) -> usize {
-        match self.holder() {
-            Holder::Pool(slot) => slot.region().len(),
-            Holder::Import(import) => import.mapping.size_bytes(),
+            Holder::Pool(slot) => &slot.region().mapped,
+            Holder::Import(import) => &import.mapping.mapped,
         }
     }
 }
@@ -128,11 +121,11 @@ impl Drop for HeldSlot {
 impl Hold {
     /// Address of the first byte of the slot. It is valid while the hold exists.
     pub fn base(&self) -> NonNull<u8> {
-        self.held.base()
+        self.held.mapped().base()
     }
 
     pub fn size_bytes(&self) -> usize {
-        self.held.size_bytes()
+        self.held.mapped().len()
     }
 
     /// Sets the receiver of the slot's memory, still mapped, when it is no longer in use.
@@ -141,10 +134,7 @@ impl Hold {
     /// called by any thread, and should only pass the memory on.
     /// - Returns true if none was set before; the first one stays, for all batches of this memory.
     pub fn bequeath(&self, heir: impl FnOnce(Memory) + Send + Sync + 'static) -> bool {
-        match self.held.holder() {
-            Holder::Pool(slot) => slot.region().mapped().bequeath(heir),
-            Holder::Import(import) => import.mapping.mapped().bequeath(heir),
-        }
+        self.held.mapped().bequeath(heir)
     }
 }
 
@@ -174,13 +164,13 @@ impl SharedSlot {
     /// Address of the first byte. It is valid while the slot exists; the trainer's arrays may write
     /// through it, because the batch belongs to the trainer.
     pub fn base(&self) -> NonNull<u8> {
-        self.held.base()
+        self.held.mapped().base()
     }
 
     /// Size of the slot in bytes. The bytes cannot be read from here: once a batch is handed out,
     /// the trainer may write them.
     pub fn size_bytes(&self) -> usize {
-        self.held.size_bytes()
+        self.held.mapped().len()
     }
 
     /// Information for another process to view this slot; `None` unless it is from a sealed pool.
