@@ -48,12 +48,10 @@ impl NativeBatch {
             device::goes(&column.kind) && matches!(column.kind, ColumnKind::Dense { .. })
         };
         let is_elsewhere = lent.is_some() && !with_provenance && columns.iter().all(is_dense);
-        let slot = (!is_elsewhere).then(|| Arc::new(slot));
-        let (lent, is_released) = (Mutex::new(lent), AtomicBool::new(false));
         Self {
-            slot,
-            lent,
-            is_released,
+            slot: (!is_elsewhere).then(|| Arc::new(slot)),
+            lent: Mutex::new(lent),
+            is_released: AtomicBool::new(false),
             columns,
             valid,
             shards,

@@ -65,7 +65,7 @@ impl<K: Send + Sync + 'static> Export<K> {
             ));
         }
         if wishes.max_version.is_some_and(|(major, _)| major >= 1) {
-            return capsule(py, self, c"dltensor_versioned", |tensor, context| ManagedVersioned {
+            return capsule(py, self, |tensor, context| ManagedVersioned {
                 version: Version { major: 1, minor: 0 },
                 context,
                 deleter: drop_context::<ManagedVersioned, K>,
@@ -73,7 +73,7 @@ impl<K: Send + Sync + 'static> Export<K> {
                 tensor,
             });
         }
-        capsule(py, self, c"dltensor", |tensor, context| Managed {
+        capsule(py, self, |tensor, context| Managed {
             tensor,
             context,
             deleter: drop_context::<Managed, K>,
@@ -196,10 +196,8 @@ impl Struct for ManagedVersioned {
 fn capsule<'py, M: Struct, K: Send + Sync + 'static>(
     py: Python<'py>,
     export: Export<K>,
-    name: &'static CStr,
     make: impl FnOnce(Tensor, *mut c_void) -> M,
 ) -> PyResult<Bound<'py, PyAny>> {
-    debug_assert_eq!(name, M::NAME);
     let Export { address, place, dtype, mut shape, keeper } = export;
     let (kind, number) = place.numbers();
     let mut strides = vec![1; shape.len()];

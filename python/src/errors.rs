@@ -1,8 +1,9 @@
 //! Maps shardfeed's errors to the Python exceptions of `shardfeed/errors.py`.
 
+use std::fmt::Display;
+
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
 use shardfeed_embedded::LoadError;
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_tfrecord::{ReadError, ReadErrorKind};
@@ -69,6 +70,11 @@ pub(crate) fn read_error(py: Python<'_>, error: &ReadError) -> PyErr {
     raise(py, class, &message, Some(place))
 }
 
+/// Returns a function that makes a `ConfigError` of an error.
+pub(crate) fn config_error<E: Display>(py: Python<'_>) -> impl Fn(E) -> PyErr + '_ {
+    move |error| named(py, "ConfigError", &error.to_string())
+}
+
 /// Returns an exception of `shardfeed.errors` by name.
 pub(crate) fn named(py: Python<'_>, class: &str, message: &str) -> PyErr {
     raise(py, class, message, None)
@@ -79,13 +85,9 @@ fn raise(py: Python<'_>, class: &str, message: &str, place: Option<Place<'_>>) -
         let class = py.import("shardfeed.errors")?.getattr(class)?;
         let exception = class.call1((message,))?;
         if let Some(Place { file, offset, ordinal }) = place {
-            let fields = PyDict::new(py);
-            fields.set_item("file", file)?;
-            fields.set_item("offset", offset)?;
-            fields.set_item("ordinal", ordinal)?;
-            for (name, value) in fields {
-                exception.setattr(name.cast_into::<pyo3::types::PyString>()?, value)?;
-            }
+            exception.setattr("file", file)?;
+            exception.setattr("offset", offset)?;
+            exception.setattr("ordinal", ordinal)?;
         }
         Ok(PyErr::from_value(exception))
     };

@@ -22,7 +22,7 @@ use crate::batch::NativeBatch;
 use crate::changes::{Changes, Made};
 use crate::device::{self, Ahead, device_error};
 use crate::epoch::Turn;
-use crate::errors::{load_error, named};
+use crate::errors::{config_error, load_error, named};
 use crate::mixture::{mixture_options, shared_index};
 use crate::spec::{operators, record_spec};
 
@@ -83,9 +83,7 @@ impl NativeLoader {
             None => Err(named(py, "ShardfeedError", "the loader was closed")),
         }
     }
-}
 
-impl NativeLoader {
     /// As [`NativeLoader::with`], for long operations: shows progress, and stops on a signal.
     fn watched<T: Send>(
         &self,
@@ -140,8 +138,8 @@ impl NativeLoader {
     #[staticmethod]
     fn open(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Self> {
         let ordinal: Option<usize> = optional(options, "device")?;
-        let on_device = match optional::<String>(options, "device_operators")? {
-            Some(text) => operators(py, "device_operators", &text)?,
+        let on_device = match optional(options, "device_operators")? {
+            Some(text) => operators(py, "device_operators", text)?,
             None => vec![],
         };
         let apart = optional(options, "counts_apart")?.unwrap_or_default();
@@ -153,8 +151,8 @@ impl NativeLoader {
         let device = device.map_err(|error| device_error(py, &error))?;
         let loader = watched(py, apart, |progress| shardfeed_embedded::open(options, progress))?;
         let (columns, rows) = (loader.schema().columns(), loader.options().batch_size);
-        let Changes { changes, made } = Changes::of(&on_device, columns, rows)
-            .map_err(|message| named(py, "ConfigError", &message))?;
+        let Changes { changes, made } =
+            Changes::of(&on_device, columns, rows).map_err(config_error(py))?;
         let loader = Arc::new(Mutex::new(Some(loader)));
         if let Some(device) = &device {
             if !changes.is_empty() {
@@ -421,7 +419,6 @@ fn column_tuple(
 
 fn loader_options(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<LoaderOptions> {
     let get = |name: &str| option(options, name);
-    let bad = |message: String| named(py, "ConfigError", &message);
     let tail: String = get("tail")?.extract()?;
     let mode: String = get("mode")?.extract()?;
     let compression: String = get("compression")?.extract()?;
@@ -432,10 +429,8 @@ fn loader_options(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Loade
         dataset: get("dataset")?.extract()?,
         index: shared_index(py, optional(options, "index")?)?,
         cluster: cluster_options(&get)?,
-        compression: compression
-            .parse::<CompressionChoice>()
-            .map_err(|error| bad(error.to_string()))?,
-        corrupt: corrupt.parse::<Corrupt>().map_err(bad)?,
+        compression: compression.parse::<CompressionChoice>().map_err(config_error(py))?,
+        corrupt: corrupt.parse::<Corrupt>().map_err(config_error(py))?,
         corrupt_budget: match get("corrupt_budget")? {
             budget if budget.is_none() => CorruptBudget::Usual,
             budget if budget.is_instance_of::<PyFloat>() => CorruptBudget::Part(budget.extract()?),
@@ -449,8 +444,8 @@ fn loader_options(py: Python<'_>, options: &Bound<'_, PyDict>) -> PyResult<Loade
         interleave: get("interleave")?.extract()?,
         block_length: get("block_length")?.extract()?,
         lanes: get("lanes")?.extract()?,
-        tail: tail.parse::<Tail>().map_err(bad)?,
-        mode: mode.parse::<Mode>().map_err(bad)?,
+        tail: tail.parse::<Tail>().map_err(config_error(py))?,
+        mode: mode.parse::<Mode>().map_err(config_error(py))?,
         limit: get("limit")?.extract()?,
         rank: get("rank")?.extract()?,
         world_size: get("world_size")?.extract()?,

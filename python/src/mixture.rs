@@ -6,7 +6,7 @@ use shardfeed_embedded::{MixtureOptions, MixtureSource, MixtureStage, SharedInde
 use shardfeed_plan::{Length, Mixture, MixtureError, Source, Stage};
 use shardfeed_tfrecord::CompressionChoice;
 
-use crate::errors::{load_error, named};
+use crate::errors::{config_error, load_error};
 use crate::loader::option;
 use crate::spec::record_spec;
 
@@ -24,7 +24,7 @@ impl LengthOf {
             Self::Rule(rule) => match rule.as_str() {
                 "first_exhausted" => Length::FirstExhausted,
                 "all_exhausted" => Length::AllExhausted,
-                _ => return Err(named(py, "ConfigError", &format!("epoch={rule:?} is no rule"))),
+                _ => return Err(config_error(py)(format!("epoch={rule:?} is no rule"))),
             },
         })
     }
@@ -54,9 +54,7 @@ pub(crate) fn mixture_options(
     let sources: Vec<SourceTuple<'_>> = mixture.get_item("sources")?.extract()?;
     let stages: Vec<StageTuple<usize>> = mixture.get_item("stages")?.extract()?;
     let source = |(name, dataset, files, index, compression, records): SourceTuple<'_>| {
-        let compression = compression.parse::<CompressionChoice>();
-        let compression =
-            compression.map_err(|error| named(py, "ConfigError", &error.to_string()))?;
+        let compression = compression.parse::<CompressionChoice>().map_err(config_error(py))?;
         let index = shared_index(py, index)?;
         let records = record_spec(py, &|name| option(&records, name))?;
         Ok(MixtureSource { name, dataset, files, index, compression, records })
@@ -73,19 +71,19 @@ pub(crate) fn mixture_options(
 /// Checks names, weights, lengths and first epochs, before any file is read.
 #[pyfunction]
 pub(crate) fn check_mixture(py: Python<'_>, stages: Vec<StageTuple<String>>) -> PyResult<()> {
-    let failed = |error: MixtureError| named(py, "ConfigError", &error.to_string());
+    let failed = config_error::<MixtureError>(py);
     let mut made = Vec::with_capacity(stages.len());
     for (first_epoch, length, weights) in stages {
         let length = length.length(py)?;
         // The sizes are not known yet, and have no influence on these checks.
         let sources = weights.iter().map(|(name, _)| Source::new(name, vec![1]));
-        let sources = sources.collect::<Result<Vec<_>, _>>().map_err(failed)?;
+        let sources = sources.collect::<Result<Vec<_>, _>>().map_err(&failed)?;
         let weights = weights.iter().map(|(_, weight)| weight.as_str());
         let weighted: Vec<_> = sources.iter().zip(weights).collect();
         match Stage::new(first_epoch, length, &weighted) {
             // Depends on the sizes.
             Err(MixtureError::TooLong | MixtureError::Length { .. }) => return Ok(()),
-            stage => made.push(stage.map_err(failed)?),
+            stage => made.push(stage.map_err(&failed)?),
         }
     }
     Mixture::new(made).map(drop).map_err(failed)

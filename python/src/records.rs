@@ -16,7 +16,7 @@ use shardfeed_tfrecord::{
     RecordSpan, create, open_source,
 };
 
-use crate::errors::{named, read_error};
+use crate::errors::{config_error, read_error};
 
 /// A file that is written under a temporary name until it is finished.
 #[pyclass(frozen, module = "shardfeed._native")]
@@ -35,10 +35,7 @@ impl NativeWriter {
 impl NativeWriter {
     #[new]
     fn new(py: Python<'_>, path: PathBuf, compression: &str) -> PyResult<Self> {
-        let compression: Compression =
-            compression.parse().map_err(|error: shardfeed_tfrecord::UnknownCompression| {
-                named(py, "ConfigError", &error.to_string())
-            })?;
+        let compression = compression.parse::<Compression>().map_err(config_error(py))?;
         let writer = py.detach(|| create(&path, compression)).map_err(|error| {
             PyOSError::new_err(format!("{}: cannot create: {error}", path.display()))
         })?;
@@ -186,10 +183,7 @@ struct Records {
 impl NativeRecords {
     #[new]
     fn new(py: Python<'_>, path: PathBuf, compression: &str) -> PyResult<Self> {
-        let choice: CompressionChoice =
-            compression.parse().map_err(|error: shardfeed_tfrecord::UnknownCompression| {
-                named(py, "ConfigError", &error.to_string())
-            })?;
+        let choice = compression.parse::<CompressionChoice>().map_err(config_error(py))?;
         let source =
             py.detach(|| open_source(&path, choice)).map_err(|error| read_error(py, &error))?;
         let reader = ChunkReader::new(source, path.to_string_lossy(), ChunkOptions::default());

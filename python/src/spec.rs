@@ -5,12 +5,12 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use shardfeed_embedded::EncodedSpec;
 use shardfeed_pipeline::{
-    BalanceSpec, CheckedExpression, ColumnKind, Operator, Outline, OutlineColumn, OutlineError,
-    PackSpec, ParseSpec, RecordSpec, Schema, UnbatchSpec, WindowSpec,
+    CheckedExpression, ColumnKind, Operator, Outline, OutlineColumn, OutlineError, ParseSpec,
+    RecordSpec, Schema,
 };
 use shardfeed_tfrecord::example::{DType, DefaultValue, Feature, FeatureSpec};
 
-use crate::errors::{load_error, named};
+use crate::errors::{config_error, load_error};
 use crate::loader::option;
 
 /// A column for Python: name, kind, dtype, shape of one row; `None`: differs from row to row.
@@ -30,9 +30,7 @@ impl NativeOutline {
         sequence_features: Option<Vec<FeatureTuple<'_>>>,
     ) -> PyResult<Self> {
         let parse = parse_spec(py, features, sequence_features)?;
-        let outline =
-            Outline::new(parse).map_err(|error| named(py, "ConfigError", &error.to_string()))?;
-        Ok(Self(outline))
+        Outline::new(parse).map(Self).map_err(config_error(py))
     }
 
     /// Returns the columns after one more operator.
@@ -40,14 +38,13 @@ impl NativeOutline {
     /// # Errors  `KeyError` with the name of a column that does not exist, else `ConfigError` with
     /// the reason.
     fn then(&self, py: Python<'_>, operator: &str, on_device: bool) -> PyResult<Self> {
-        let operator: Operator = serde_json::from_str(operator)
-            .map_err(|error| named(py, "ConfigError", &error.to_string()))?;
+        let operator: Operator = serde_json::from_str(operator).map_err(config_error(py))?;
         let after =
             if on_device { self.0.then_on_device(&operator) } else { self.0.then(&operator) };
         match after {
             Ok(after) => Ok(Self(after)),
             Err(OutlineError::NoColumn(name)) => Err(PyKeyError::new_err(name)),
-            Err(OutlineError::Operator(what)) => Err(named(py, "ConfigError", &what)),
+            Err(OutlineError::Operator(what)) => Err(config_error(py)(what)),
         }
     }
 
@@ -69,20 +66,20 @@ impl NativeOutline {
 
     /// Returns the columns of samples that are rows of records.
     fn unbatch(&self, py: Python<'_>, unbatch: &str) -> PyResult<Self> {
-        let unbatched = self.0.unbatch(&unbatch_spec(py, unbatch)?);
-        unbatched.map(Self).map_err(|what| named(py, "ConfigError", &what))
+        let spec = serde_json::from_str(unbatch).map_err(config_error(py))?;
+        self.0.unbatch(&spec).map(Self).map_err(config_error(py))
     }
 
     /// Returns the columns of packs.
     fn pack(&self, py: Python<'_>, pack: &str) -> PyResult<Self> {
-        let packed = self.0.pack(&pack_spec(py, pack)?);
-        packed.map(Self).map_err(|what| named(py, "ConfigError", &what))
+        let spec = serde_json::from_str(pack).map_err(config_error(py))?;
+        self.0.pack(&spec).map(Self).map_err(config_error(py))
     }
 
     /// Returns the columns of windows.
     fn window(&self, py: Python<'_>, window: &str) -> PyResult<Self> {
-        let windows = self.0.window(&window_spec(py, window)?);
-        windows.map(Self).map_err(|what| named(py, "ConfigError", &what))
+        let spec = serde_json::from_str(window).map_err(config_error(py))?;
+        self.0.window(&spec).map(Self).map_err(config_error(py))
     }
 
     /// Checks the settings of balanced steps. Returns the canonical text of the cost, and indexes as
@@ -96,7 +93,7 @@ impl NativeOutline {
         is_of_mixture: bool,
     ) -> PyResult<(String, Vec<usize>)> {
         let others: Vec<&str> = others.iter().map(String::as_str).collect();
-        let spec = balance_spec(py, balance)?;
+        let spec = serde_json::from_str(balance).map_err(config_error(py))?;
         checked_tuple(py, self.0.balance(&spec, (&others, &measured), is_of_mixture))
     }
 
@@ -110,7 +107,7 @@ fn checked_tuple(
     py: Python<'_>,
     checked: Result<CheckedExpression, String>,
 ) -> PyResult<(String, Vec<usize>)> {
-    let checked = checked.map_err(|what| named(py, "ConfigError", &what))?;
+    let checked = checked.map_err(config_error(py))?;
     Ok((checked.text, checked.measured))
 }
 
@@ -141,9 +138,8 @@ type FeatureTuple<'py> = (String, String, Option<Bound<'py, PyAny>>);
 
 fn features(py: Python<'_>, list: Vec<FeatureTuple<'_>>) -> PyResult<Vec<FeatureSpec>> {
     let spec = |(name, text, value): FeatureTuple<'_>| {
-        let feature = serde_json::from_str(&text);
-        let feature = feature
-            .map_err(|error| named(py, "ConfigError", &format!("feature {name:?}: {error}")))?;
+        let feature = serde_json::from_str(&text)
+            .map_err(|error| config_error(py)(format!("feature {name:?}: {error}")))?;
         let mut spec = FeatureSpec { name, feature };
         let dtype = spec.dtype();
         if let Feature::FixedLen { default, .. } | Feature::FixedLenSequence { default, .. } =
@@ -177,32 +173,22 @@ pub(crate) fn record_spec<'py>(
     get: &impl Fn(&str) -> PyResult<Bound<'py, PyAny>>,
 ) -> PyResult<Option<RecordSpec>> {
     let parse = parse_spec(py, get("features")?.extract()?, get("sequence_features")?.extract()?)?;
-    let text: String = get("operators")?.extract()?;
-    let operators = operators(py, "operators", &text)?;
-    let outputs: Option<Vec<String>> = get("outputs")?.extract()?;
-    let filter: Option<String> = get("filter")?.extract()?;
-    let text: String = get("measured")?.extract()?;
-    let measured = self::operators(py, "measured", &text)?;
-    let unbatch: Option<String> = get("unbatch")?.extract()?;
-    let unbatch = unbatch.map(|unbatch| unbatch_spec(py, &unbatch)).transpose()?;
-    let filter_rows: Option<String> = get("filter_rows")?.extract()?;
-    let pack: Option<String> = get("pack")?.extract()?;
-    let pack = pack.map(|pack| pack_spec(py, &pack)).transpose()?;
-    let window: Option<String> = get("window")?.extract()?;
-    let window = window.map(|window| window_spec(py, &window)).transpose()?;
-    let balance: Option<String> = get("balance")?.extract()?;
-    let balance = balance.map(|balance| balance_spec(py, &balance)).transpose()?;
+    let operators = |name: &str| operators(py, name, get(name)?.extract()?);
+    let json = |name: &str| {
+        let text: Option<String> = get(name)?.extract()?;
+        Ok::<_, PyErr>(text.unwrap_or_else(|| "null".to_owned()))
+    };
     let spec = RecordSpec {
         parse,
-        operators,
-        outputs,
-        filter,
-        measured,
-        unbatch,
-        filter_rows,
-        pack,
-        window,
-        balance,
+        operators: operators("operators")?,
+        outputs: get("outputs")?.extract()?,
+        filter: get("filter")?.extract()?,
+        measured: operators("measured")?,
+        unbatch: serde_json::from_str(&json("unbatch")?).map_err(config_error(py))?,
+        filter_rows: get("filter_rows")?.extract()?,
+        pack: serde_json::from_str(&json("pack")?).map_err(config_error(py))?,
+        window: serde_json::from_str(&json("window")?).map_err(config_error(py))?,
+        balance: serde_json::from_str(&json("balance")?).map_err(config_error(py))?,
     };
     Ok((spec != RecordSpec::default()).then_some(spec))
 }
@@ -215,31 +201,14 @@ pub(crate) fn encoded_record_spec<'py>(
     options: &Bound<'py, PyDict>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let spec = record_spec(py, &|name| option(options, name))?.unwrap_or_default();
-    let schema = Schema::new(spec).map_err(|error| named(py, "ConfigError", &error.to_string()))?;
+    let schema = Schema::new(spec).map_err(config_error(py))?;
     let encoded = EncodedSpec::of(&schema).map_err(|error| load_error(py, &error))?;
     Ok(PyBytes::new(py, encoded.bytes()))
 }
 
-fn unbatch_spec(py: Python<'_>, text: &str) -> PyResult<UnbatchSpec> {
-    serde_json::from_str(text).map_err(|error| named(py, "ConfigError", &error.to_string()))
-}
-
-fn pack_spec(py: Python<'_>, text: &str) -> PyResult<PackSpec> {
-    serde_json::from_str(text).map_err(|error| named(py, "ConfigError", &error.to_string()))
-}
-
-fn window_spec(py: Python<'_>, text: &str) -> PyResult<WindowSpec> {
-    serde_json::from_str(text).map_err(|error| named(py, "ConfigError", &error.to_string()))
-}
-
-fn balance_spec(py: Python<'_>, text: &str) -> PyResult<BalanceSpec> {
-    serde_json::from_str(text).map_err(|error| named(py, "ConfigError", &error.to_string()))
-}
-
 /// Parses operators in Python's format.
-pub(crate) fn operators(py: Python<'_>, option: &str, text: &str) -> PyResult<Vec<Operator>> {
-    serde_json::from_str(text)
-        .map_err(|error| named(py, "ConfigError", &format!("{option}: {error}")))
+pub(crate) fn operators(py: Python<'_>, option: &str, text: String) -> PyResult<Vec<Operator>> {
+    serde_json::from_str(&text).map_err(|error| config_error(py)(format!("{option}: {error}")))
 }
 
 fn default_value(dtype: DType, value: &Bound<'_, PyAny>) -> PyResult<DefaultValue> {

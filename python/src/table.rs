@@ -12,7 +12,7 @@ use shardfeed_embedded::LoadError;
 use shardfeed_pipeline::TableFault;
 use shardfeed_table::{Column, KeyKind, Keys, Layout, Table, WriteError};
 
-use crate::errors::{load_error, named};
+use crate::errors::{config_error, load_error};
 
 /// A column: name, type, shape and bytes of a row.
 type ColumnTuple = (String, String, Vec<usize>, usize);
@@ -62,7 +62,7 @@ pub(crate) fn write_table(
                 PyOSError::new_err(what)
             }
         },
-        error => named(py, "ConfigError", &format!("{}: {error}", path.display())),
+        error => config_error(py)(format!("{}: {error}", path.display())),
     })
 }
 
