@@ -140,7 +140,7 @@ impl CacheChoice {
 pub struct Cache {
     /// `None`: nothing is cached on disk.
     file: Option<PathBuf>,
-    entries: Entries,
+    pub(crate) entries: Entries,
     /// The file that the entries were read from.
     seen: Option<CacheFileState>,
 }
@@ -184,11 +184,6 @@ impl Cache {
     /// Returns the change stamp and the index of a file, by its path relative to the folder.
     pub fn get(&self, path: &str) -> Option<(&ChangeStamp, &ShardIndex)> {
         self.entries.get(path).map(|entry| (&entry.stamp, &entry.index))
-    }
-
-    /// Returns the entries read or added so far.
-    pub(crate) fn entries(&self) -> &Entries {
-        &self.entries
     }
 
     pub(crate) fn into_entries(self) -> Entries {
@@ -511,7 +506,7 @@ mod tests {
         cache.lock(|| false).unwrap();
         let mut other = open(folder.path());
         other.refresh();
-        assert_eq!(other.entries().len(), 1);
+        assert_eq!(other.entries.len(), 1);
     }
 
     #[test]
@@ -526,13 +521,13 @@ mod tests {
             writes.refresh();
             writes.add(entries(&number.to_string()));
             reads.refresh();
-            assert_eq!(reads.entries().len(), number + 1);
+            assert_eq!(reads.entries.len(), number + 1);
             inodes.insert(fs::metadata(&file).unwrap().ino());
         }
         assert_eq!(inodes.len(), 1, "it was never rewritten");
         let mut third = open(folder.path());
         third.refresh();
-        assert_eq!(third.entries().len(), 100);
+        assert_eq!(third.entries.len(), 100);
     }
 
     #[test]
@@ -547,10 +542,10 @@ mod tests {
         fs::write(&file, &bytes).unwrap();
         let mut other = open(folder.path());
         other.refresh();
-        assert_eq!((other.entries().len(), other.seen.unwrap().bytes), (1, whole as u64));
+        assert_eq!((other.entries.len(), other.seen.unwrap().bytes), (1, whole as u64));
         other.add(entries("c"));
         cache.refresh();
-        assert_eq!(cache.entries().keys().collect::<Vec<_>>(), ["a", "c"]);
+        assert_eq!(cache.entries.keys().collect::<Vec<_>>(), ["a", "c"]);
     }
 
     #[test]
@@ -571,7 +566,7 @@ mod tests {
         assert!(size <= 2 * once + APPENDED_MIN, "{size} bytes, once {once}");
         let mut other = open(folder.path());
         other.refresh();
-        assert_eq!(other.entries().len(), 4000);
+        assert_eq!(other.entries.len(), 4000);
     }
 
     #[test]
@@ -601,7 +596,7 @@ mod tests {
         assert!(fresh.exists(), "a part may be of another host, which is writing it");
         assert!(others.exists(), "that is for the owner of its lock");
         cache.refresh();
-        assert_eq!(cache.entries().len(), 1, "the cache stays, however old");
+        assert_eq!(cache.entries.len(), 1, "the cache stays, however old");
         drop(lock);
         other.lock(|| false).unwrap();
         assert!(!others.exists());
@@ -616,7 +611,7 @@ mod tests {
         nowhere.refresh();
         assert!(!nowhere.is_kept() && nowhere.lock(|| false).unwrap().is_none());
         nowhere.add(entries("a"));
-        assert_eq!(nowhere.entries().len(), 1, "found entries are used");
+        assert_eq!(nowhere.entries.len(), 1, "found entries are used");
         let blocks = CacheOptions { bytes: 1, ..CacheChoice::Folder(file).into() };
         assert!(blocks.blocks().unwrap().is_none());
         let nowhere = CacheOptions { bytes: 1, ..CacheChoice::Off.into() };
@@ -638,7 +633,7 @@ mod tests {
         assert!(!cache.is_kept());
         let mut cache = open(folder.path());
         cache.add(entries("a"));
-        assert!(!cache.is_kept() && cache.entries().len() == 1);
+        assert!(!cache.is_kept() && cache.entries.len() == 1);
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 2, "no part is left");
     }
 }

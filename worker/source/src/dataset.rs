@@ -42,7 +42,7 @@ pub struct Dataset {
     root: PathBuf,
     manifest: Manifest,
     files: Vec<DatasetFile>,
-    blocks: Option<Arc<BlockCache>>,
+    pub(crate) blocks: Option<Arc<BlockCache>>,
     left_out: Vec<LeftOut>,
     rights: Rights,
     /// `None`: every record is a sample.
@@ -185,7 +185,7 @@ impl Dataset {
         rules: (FileRules, &CacheOptions),
         rights: Rights,
     ) -> Result<Self, LoadError> {
-        let entry = |path: &String| (path.clone(), kept.entries()[path].clone());
+        let entry = |path: &String| (path.clone(), kept.entries[path].clone());
         let entries = found.paths.iter().map(entry).collect();
         Self::of_entries(found, entries, rules, rights)
     }
@@ -432,11 +432,6 @@ impl Dataset {
     /// True if bytes of its files are cached on this host.
     pub fn is_cached(&self) -> bool {
         self.blocks.is_some()
-    }
-
-    /// Returns the cache for bytes of its files, if they are remote and caching is enabled.
-    pub(crate) fn blocks(&self) -> Option<&Arc<BlockCache>> {
-        self.blocks.as_ref()
     }
 
     /// True if any of its files is in an object store or on a web server.

@@ -77,7 +77,7 @@ impl Files {
     ) -> Result<Self, LoadError> {
         let reach = |root: &Path| match root.to_str() {
             Some(url) if is_remote(root) => {
-                Reach::open(url, Arc::clone(&meter.remote), dataset.blocks().cloned()).map(Some)
+                Reach::open(url, Arc::clone(&meter.remote), dataset.blocks.clone()).map(Some)
             }
             _ => Ok(None),
         };

@@ -89,9 +89,7 @@ impl OpenProgress {
     /// Creates the progress of a wait before anything is scanned.
     /// - `note`: reason for the wait, or an empty text.
     pub fn waiting(note: impl Into<String>) -> Self {
-        let stage = ScanStage::Waiting;
-        let scan = ScanProgress { stage, files: 0, files_total: 0, bytes: 0, bytes_total: 0 };
-        Self { note: note.into(), scan }
+        Self { note: note.into(), scan: ScanProgress::at(ScanStage::Waiting) }
     }
 }
 
@@ -170,11 +168,11 @@ pub(crate) fn index_into(
     let is_remote = is_remote(&found.root);
     let mut states = FileState::all(found, &mut |done| progress(ScanProgress::listing(done)))?;
     let mut added = Vec::new();
-    if !missing(&states, cache.entries()).is_empty() {
+    if !missing(&states, &cache.entries).is_empty() {
         let waiting = ScanProgress { stage: ScanStage::Waiting, ..state };
         let _lock = cache.lock(|| progress(waiting))?;
         cache.refresh();
-        let mut wanted = missing(&states, cache.entries());
+        let mut wanted = missing(&states, &cache.entries);
         // Each answer of a store is compared with its stamp; a local file is examined again, unless
         // another process indexed it while this one waited.
         if !is_remote && !wanted.is_empty() {
@@ -184,14 +182,14 @@ pub(crate) fn index_into(
             for (&file, look) in wanted.iter().zip(looks) {
                 states.to_mut()[file] = look?;
             }
-            wanted = missing(&states, cache.entries());
+            wanted = missing(&states, &cache.entries);
         }
         let shared = match (&options.index, wanted.is_empty()) {
             (Some(index), false) => shared_seeds(index, found, rules, &mut || progress(waiting))?,
             _ => Seeds::new(),
         };
-        let mut new = adopt(found, &states, seeds, &name, &wanted, cache.entries());
-        new.extend(adopt(found, &states, &shared, &name, &wanted, cache.entries()));
+        let mut new = adopt(found, &states, seeds, &name, &wanted, &cache.entries);
+        new.extend(adopt(found, &states, &shared, &name, &wanted, &cache.entries));
         let is_new = |file: &usize| !new.contains_key(&found.paths[*file]);
         let scan: Vec<_> = wanted.into_iter().filter(is_new).collect();
         state.files_total = scan.len();
@@ -235,8 +233,8 @@ pub(crate) fn index_into(
         }
     }
     if let Some(index) = &options.index {
-        let added = if index.is_filling() { &found.paths } else { &added };
-        let entry = |path: &String| (path.clone(), cache.entries()[path].clone());
+        let added = if index.is_filling { &found.paths } else { &added };
+        let entry = |path: &String| (path.clone(), cache.entries[path].clone());
         let added = added.iter().map(entry).collect();
         index.add(&found.root, added, &mut || progress(state))?;
     }

@@ -47,7 +47,7 @@ pub use index::{OpenProgress, ScanProgress, ScanStage, Seed, Seeds, changes, loc
 pub use remote::{RemoteStats, is_remote};
 pub use rights::{DataRoots, Rights, User, is_own, user_of};
 pub use rules::FileRules;
-pub use shared::{Lock, PerProcess};
+pub use shared::{Lock, PerProcess, wait_for};
 pub use sidecar::{Count, Fault, Sidecars};
 pub use storage_meter::StorageMeter;
 pub use stored::StoredFile;

@@ -1,6 +1,7 @@
 //! Values that the threads of a process share.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Mutex of a value of which every change is complete when the lock is released, also by a panic.
 #[derive(Debug, Default)]
@@ -14,6 +15,15 @@ impl<T> Lock<T> {
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Releases the lock of a [`Lock`] until `changed` is notified, at most for `time`.
+pub fn wait_for<'a, T>(
+    changed: &Condvar,
+    locked: MutexGuard<'a, T>,
+    time: Duration,
+) -> MutexGuard<'a, T> {
+    changed.wait_timeout(locked, time).unwrap_or_else(PoisonError::into_inner).0
 }
 
 /// A value that each process makes on first use. After a fork the child must not use its parent's,

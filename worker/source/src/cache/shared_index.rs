@@ -43,7 +43,7 @@ pub struct SharedIndex {
     place: Place,
     /// True if the command that fills it uses it: damaged objects are replaced, and everything that is
     /// found is written, not only what this host had to read.
-    is_filling: bool,
+    pub(crate) is_filling: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,11 +86,6 @@ impl SharedIndex {
     #[must_use]
     pub fn filling(self) -> Self {
         Self { is_filling: true, ..self }
-    }
-
-    /// True if everything that is found is written, and damaged objects are replaced.
-    pub(crate) fn is_filling(&self) -> bool {
-        self.is_filling
     }
 
     /// Makes its folder, if it is one.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use shardfeed_pipeline::{MeasuredColumn, MeasuredColumns, SampleProgram};
 use shardfeed_plan::{Digest, Shard};
@@ -12,6 +12,7 @@ use super::{pack_counts, samples};
 use crate::cache::CacheOptions;
 use crate::cache::object_kind::ObjectKind;
 use crate::cache::object_log::ObjectLog;
+use crate::shared::Lock;
 
 pub(super) const COLUMNS: ObjectKind = ObjectKind("shardfeed columns 1\n");
 
@@ -51,7 +52,7 @@ pub(super) struct HostLogs {
     /// Numbers of packs, if packs are samples.
     pub(super) packs: Option<Arc<ObjectLog>>,
     /// Opened when they are needed, by the keys of their columns.
-    columns: Mutex<BTreeMap<String, Arc<ObjectLog>>>,
+    columns: Lock<BTreeMap<String, Arc<ObjectLog>>>,
     pub(super) damaged: Arc<ObjectLog>,
 }
 
@@ -66,14 +67,14 @@ impl HostLogs {
         let log = |kind: ObjectKind, of: &str| options.log(folder.join(kind.folder()).join(of));
         let packs = pack_counts::name(digest, program).map(|of| log(pack_counts::KIND, &of));
         let (maps, damaged) = (log(samples::KIND, digest), log(DAMAGED, digest));
-        let (options, columns) = (options.clone(), Mutex::default());
+        let (options, columns) = (options.clone(), Lock::default());
         Some(Self { folder, options, maps, packs, damaged, columns })
     }
 
     /// Returns the values of a column.
     /// - `column`: digest of its key.
     pub(super) fn column(&self, column: &str) -> Arc<ObjectLog> {
-        let mut columns = self.columns.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut columns = self.columns.lock();
         let log = columns
             .entry(column.to_owned())
             .or_insert_with(|| self.options.log(self.folder.join(COLUMNS.folder()).join(column)));

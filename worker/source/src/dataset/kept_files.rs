@@ -191,7 +191,7 @@ impl Dataset {
         };
         let compression = rules.compression.to_string();
         let entry = |path: &String| {
-            let entry = known.entries().get(path).or_else(|| shared.get(path))?;
+            let entry = known.entries.get(path).or_else(|| shared.get(path))?;
             let fits = entry.compression == compression && suits(&entry.index, rules.corrupt);
             fits.then(|| (path.clone(), entry.clone()))
         };

@@ -199,7 +199,7 @@ impl KeptMaps {
         let found = index.read(std::slice::from_ref(&object), go_on)?;
         let Some(bytes) = found.into_iter().flatten().next() else { return Ok(None) };
         let column = decode_column(&name, &bytes, self.values(shard, key));
-        if column.is_none() && !index.is_filling() {
+        if column.is_none() && !index.is_filling {
             return Err(index.damaged(&object));
         }
         column.is_some().then(|| self.keep_column(shard, key, &bytes));
@@ -297,7 +297,7 @@ impl KeptMaps {
         maps: &[Option<HeldMap>],
         progress: OnProgress<'_>,
     ) -> Result<(), LoadError> {
-        let Some(index) = self.index.as_ref().filter(|index| index.is_filling()) else {
+        let Some(index) = self.index.as_ref().filter(|index| index.is_filling) else {
             return Ok(());
         };
         let mut state = ScanProgress::at(ScanStage::Counting);
@@ -419,7 +419,7 @@ fn read_objects(
         let found = index.read(&names, &mut || progress(state))?;
         for (((shard, name), bytes), object) in some.iter().zip(found).zip(&names) {
             let Some(bytes) = bytes else { continue };
-            if !take(*shard, name, &bytes)? && !index.is_filling() {
+            if !take(*shard, name, &bytes)? && !index.is_filling {
                 return Err(index.damaged(object));
             }
         }

@@ -172,15 +172,13 @@ impl Dataset {
             left_out.extend(dataset.left_out.into_iter().map(shifted));
             files.extend(dataset.files);
             blocks = blocks.or(dataset.blocks);
-            let (order, root, rights) = (Arc::new(order), dataset.root, dataset.rights);
-            let dataset = dataset_name;
             versions.push(SourceVersion {
-                order,
-                root,
-                rights,
+                order: Arc::new(order),
+                root: dataset.root,
+                rights: dataset.rights,
                 rules,
                 first_shard,
-                dataset,
+                dataset: dataset_name,
                 content,
                 files: of_files,
                 missing,

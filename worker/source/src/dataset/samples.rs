@@ -450,14 +450,11 @@ impl SampleMap {
     }
 
     fn read(bytes: &[u8], address: &str, records: u64) -> Option<Self> {
-        let body = KIND.decode(address, bytes).filter(|body| body.len() % 8 == 0)?;
-        let mut numbers = body.chunks_exact(8).map(|bytes| {
-            let bytes: [u8; 8] = bytes.try_into().expect("a chunk has 8 bytes");
-            u64::from_le_bytes(bytes)
-        });
+        let (numbers, rest) = KIND.decode(address, bytes)?.as_chunks::<8>();
+        let mut numbers = numbers.iter().map(|bytes| u64::from_le_bytes(*bytes));
         let (forms, data_bytes) = (numbers.next()?, numbers.next()?);
         // Only lengths are short.
-        if numbers.next()? != records || forms > 63 || forms & 36 == 32 {
+        if !rest.is_empty() || numbers.next()? != records || forms > 63 || forms & 36 == 32 {
             return None;
         }
         let (has_rows, has_passes, has_tokens) = (forms & 1 == 1, forms & 2 == 2, forms & 4 == 4);

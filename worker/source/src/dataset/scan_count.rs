@@ -35,7 +35,7 @@ impl ScanCounter {
         options: &CacheOptions,
     ) -> Option<Arc<dyn ScanCount>> {
         let program = program?;
-        let is_added = options.index.as_ref().is_some_and(|index| !index.is_filling());
+        let is_added = options.index.as_ref().is_some_and(|index| !index.is_filling);
         let names = MapNames::new(program);
         let host = HostLogs::open(options, program, &names).filter(|_| !is_added)?;
         let (root, program) = (root.to_owned(), Arc::clone(program));

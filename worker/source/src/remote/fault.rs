@@ -126,7 +126,7 @@ pub(super) struct Attempts {
     limits: Limits,
     begun: Instant,
     failed_first: Option<Instant>,
-    failures: u32,
+    pub(super) failures: u32,
     /// Reasons, and the number of failures for each.
     reasons: Vec<(String, u32)>,
     pause: Duration,
@@ -153,10 +153,6 @@ impl Attempts {
         let pause = jittered(self.pause).max(retry_after.unwrap_or_default());
         self.pause = (2 * self.pause).min(PAUSE.1);
         (since + pause < self.limits.retry).then_some(pause)
-    }
-
-    pub(super) fn failures(&self) -> u32 {
-        self.failures
     }
 
     /// Returns a human-readable summary of the attempts.

@@ -195,7 +195,7 @@ impl RemoteObject {
                 return Err(LoadError::Interrupted);
             }
             self.reach.counters.requests.fetch_add(1, Ordering::Relaxed);
-            if attempts.failures() > 0 {
+            if attempts.failures > 0 {
                 self.reach.counters.retries.fetch_add(1, Ordering::Relaxed);
             }
             let before = got.len();

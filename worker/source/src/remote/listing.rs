@@ -56,25 +56,34 @@ pub(crate) fn find(pattern: &str, go_on: GoOn<'_>) -> Result<Vec<StampedUrl>, Lo
 ///
 /// # Errors  As [`find`].
 pub(crate) fn stamps(urls: &[String], go_on: GoOn<'_>) -> Result<Vec<StampedUrl>, LoadError> {
+    each_object(urls, go_on, |bucket, url, path| async move {
+        let stamp = look(&bucket, &path).await.map_err(|fault| told(&url, fault))?;
+        Ok((url, stamp))
+    })
+}
+
+/// Runs `ask` for each of `urls`, which are of one bucket or host, at most [`LOOKS`] at once.
+/// Returns the results in the order of `urls`.
+pub(super) fn each_object<T: Send + 'static, F>(
+    urls: &[String],
+    go_on: GoOn<'_>,
+    ask: impl Fn(Arc<Bucket>, String, StorePath) -> F + Send + 'static,
+) -> Result<Vec<T>, LoadError>
+where
+    F: Future<Output = Result<T, LoadError>> + Send,
+{
     let Some(first) = urls.first() else {
         return Ok(Vec::new());
     };
-    let bucket = Bucket::open(&Location::parse(first)?)?;
-    let mut paths = Vec::with_capacity(urls.len());
-    for url in urls {
-        paths.push((url.clone(), Location::parse(url)?.store_path()?));
-    }
-    let root = Location::parse(first)?.root();
+    let first = Location::parse(first)?;
+    let (bucket, root) = (Bucket::open(&first)?, first.root());
+    let paths = urls.iter().map(|url| Ok((url.clone(), Location::parse(url)?.store_path()?)));
+    let paths = paths.collect::<Result<Vec<_>, LoadError>>()?;
     let work = async move {
         bucket.check_credentials(&root).await?;
-        let looks = futures::stream::iter(paths).map(|(url, path)| {
-            let bucket = Arc::clone(&bucket);
-            async move {
-                let stamp = look(&bucket, &path).await.map_err(|fault| told(&url, fault))?;
-                Ok::<_, LoadError>((url, stamp))
-            }
-        });
-        looks.buffered(LOOKS).try_collect().await
+        let paths = futures::stream::iter(paths);
+        let asked = paths.map(move |(url, path)| ask(Arc::clone(&bucket), url, path));
+        asked.buffered(LOOKS).try_collect().await
     };
     Task::spawn(work).wait(go_on)
 }

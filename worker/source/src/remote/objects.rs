@@ -1,20 +1,14 @@
 //! Whole small objects: read, and written by one request each.
 
-use std::sync::Arc;
-
-use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path as StorePath;
 use object_store::{Error, ObjectStoreExt};
 
 use super::bucket::Bucket;
 use super::fault::StoreFault;
-use super::listing::{GoOn, told};
+use super::listing::{GoOn, each_object, told};
 use super::location::{Location, Scheme};
 use super::runtime::Task;
 use crate::error::LoadError;
-
-/// Maximum number of concurrent requests.
-const REQUESTS: usize = 64;
 
 /// Returns the contents of objects of one bucket or host; `None`: there is no such object.
 ///
@@ -23,27 +17,10 @@ pub(crate) fn contents(
     urls: &[String],
     go_on: GoOn<'_>,
 ) -> Result<Vec<Option<Vec<u8>>>, LoadError> {
-    let Some(first) = urls.first() else {
-        return Ok(Vec::new());
-    };
-    let first = Location::parse(first)?;
-    let (bucket, root) = (Bucket::open(&first)?, first.root());
-    let mut paths = Vec::with_capacity(urls.len());
-    for url in urls {
-        paths.push((url.clone(), Location::parse(url)?.store_path()?));
-    }
-    let work = async move {
-        bucket.check_credentials(&root).await?;
-        let reads = futures::stream::iter(paths).map(|(url, path)| {
-            let bucket = Arc::clone(&bucket);
-            async move {
-                let read = read(&bucket, &path).await;
-                read.map_err(|error| told(&url, StoreFault::of(bucket.scheme, &error)))
-            }
-        });
-        reads.buffered(REQUESTS).try_collect().await
-    };
-    Task::spawn(work).wait(go_on)
+    each_object(urls, go_on, |bucket, url, path| async move {
+        let read = read(&bucket, &path).await;
+        read.map_err(|error| told(&url, StoreFault::of(bucket.scheme, &error)))
+    })
 }
 
 async fn read(bucket: &Bucket, path: &StorePath) -> Result<Option<Vec<u8>>, Error> {

@@ -5,12 +5,13 @@ use std::io;
 use std::ops::Deref;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Weak};
 
 use lru::LruCache;
 use shardfeed_plan::Digest;
 
 use super::SampleMap;
+use crate::shared::Lock;
 
 /// Number of maps of the file that stay read, whatever their size: a rank reads fewer shards at once.
 const READ_MIN: usize = 256;
@@ -25,7 +26,7 @@ static HELD: AtomicUsize = AtomicUsize::new(0);
 static HAS_WARNED: AtomicBool = AtomicBool::new(false);
 
 /// The file of this process, which a child does not write to.
-static FILE: Mutex<Option<(u32, Weak<MapFile>)>> = Mutex::new(None);
+static FILE: Lock<Option<(u32, Weak<MapFile>)>> = Lock::new(None);
 
 /// The sample map of a shard, in memory or in a file.
 #[derive(Clone, Debug)]
@@ -73,7 +74,7 @@ struct MapInFile {
 struct MapFile {
     file: File,
     end: AtomicU64,
-    read: Mutex<ReadMaps>,
+    read: Lock<ReadMaps>,
 }
 
 /// Maps that were read, by their start in the file, and their bytes in memory.
@@ -212,7 +213,7 @@ impl Drop for MapInMemory {
 
 impl MapInFile {
     fn read(&self) -> Arc<SampleMap> {
-        let read = || self.file.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let read = || self.file.read.lock();
         if let Some((map, _)) = read().maps.get(&self.start) {
             return Arc::clone(map);
         }
@@ -233,14 +234,14 @@ impl MapFile {
     /// # Errors  It cannot be created.
     fn of_process() -> io::Result<Arc<Self>> {
         let process = std::process::id();
-        let mut known = FILE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = FILE.lock();
         let found = known.as_ref().filter(|(of, _)| *of == process);
         if let Some(file) = found.and_then(|(_, file)| file.upgrade()) {
             return Ok(file);
         }
         let read = ReadMaps { maps: LruCache::unbounded(), bytes: 0 };
         let (file, end) = (tempfile::tempfile()?, AtomicU64::new(0));
-        let file = Arc::new(Self { file, end, read: Mutex::new(read) });
+        let file = Arc::new(Self { file, end, read: Lock::new(read) });
         *known = Some((process, Arc::downgrade(&file)));
         Ok(file)
     }
