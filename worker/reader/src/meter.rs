@@ -71,7 +71,7 @@ pub(crate) struct Meter {
     sums: Lock<Sums>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Sums {
     /// Sums of the planning thread and the trainer, without the activity in progress.
     spent: Spent,
@@ -87,9 +87,9 @@ struct Sums {
 }
 
 /// Activity of the trainer since it received its last batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Between {
-    /// Not reported.
+    #[default]
     Unknown,
     /// It has not requested the next batch.
     Works,
@@ -104,15 +104,8 @@ impl Default for Meter {
             cores: std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64),
             ..Setup::default()
         };
-        let sums = Sums {
-            spent: Spent::default(),
-            doing: None,
-            unconfirmed: None,
-            demand: Between::Unknown,
-            book: Book::default(),
-            setup,
-            device: device_bytes().map(|bytes| (bytes, begun)),
-        };
+        let device = device_bytes().map(|bytes| (bytes, begun));
+        let sums = Sums { setup, device, ..Sums::default() };
         Self {
             begun,
             storage: Arc::default(),

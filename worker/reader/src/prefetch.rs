@@ -1,13 +1,13 @@
 //! Batches ahead of the trainer: one thread follows the plan, others read and assemble.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, PoisonError};
+use std::sync::{Arc, Condvar};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use shardfeed_handoff::{SlotPool, SlotPoolStats};
 use shardfeed_pipeline::{Account, Assembler, Batch, ChunkPool, Reading};
-use shardfeed_source::{Files, LoadError, Lock, RemoteStats};
+use shardfeed_source::{Files, LoadError, Lock, RemoteStats, wait_for};
 
 use crate::assignment::{Assignment, PrefetchOptions};
 use crate::dynamic::{Gate, GrantStats, lapsed};
@@ -85,7 +85,7 @@ impl Prefetch {
         let meter = Arc::clone(&counters.meter);
         tuning.tell(&meter);
         meter.set_up(|setup| setup.took_over = options.took_over);
-        let io = Arc::clone(tuning.io());
+        let io = Arc::clone(&tuning.io);
         let shared = Arc::new(BatchSequence {
             state: Lock::new(state),
             ready: Condvar::new(),
@@ -190,12 +190,7 @@ impl Prefetch {
                 self.waited += begun.elapsed();
                 return Ok(Delivery::Pending);
             }
-            state = self
-                .shared
-                .ready
-                .wait_timeout(state, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            state = wait_for(&self.shared.ready, state, left);
         }
         if let (Some(feed), Some(Ok(Delivery::Batch(batch)))) =
             (state.feed.clone(), state.results.get(&self.next))
@@ -315,8 +310,7 @@ impl Drop for Prefetch {
         let begun = Instant::now();
         let mut state = self.shared.state.lock();
         while !state.planner_ended && begun.elapsed() < STOP_WAIT {
-            let wait = self.shared.ready.wait_timeout(state, STOP_WAIT);
-            state = wait.unwrap_or_else(PoisonError::into_inner).0;
+            state = wait_for(&self.shared.ready, state, STOP_WAIT);
         }
         if !state.planner_ended {
             // Hung storage must not block the trainer; the thread ends with its read.

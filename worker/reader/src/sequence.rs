@@ -8,7 +8,7 @@ use std::time::Duration;
 use shardfeed_handoff::SlotPool;
 use shardfeed_pipeline::{Batch, BatchTooLarge, ChunkPool, Reading, Room};
 use shardfeed_plan::Planned;
-use shardfeed_source::{LoadError, Lock};
+use shardfeed_source::{LoadError, Lock, wait_for};
 
 use crate::dynamic::GrantFeed;
 use crate::records::stream::ReadCounters;
@@ -113,10 +113,7 @@ impl BatchSequence {
             }
             // The release of chunks sends no notification.
             state = match ahead < state.prefetch {
-                true => {
-                    let wait = self.room.wait_timeout(state, LOOK_EVERY);
-                    wait.unwrap_or_else(PoisonError::into_inner).0
-                }
+                true => wait_for(&self.room, state, LOOK_EVERY),
                 false => self.room.wait(state).unwrap_or_else(PoisonError::into_inner),
             };
         }

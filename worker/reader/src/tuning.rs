@@ -26,7 +26,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 pub(crate) struct Tuning {
-    io: Arc<IoPool>,
+    pub(crate) io: Arc<IoPool>,
     share: Share,
     state: Lock<TuningState>,
 }
@@ -61,11 +61,6 @@ impl Tuning {
         let io = Arc::new(IoPool::new(reading)?);
         let state = TuningState { tuner, looked: Instant::now() };
         Ok(Self { io, share, state: Lock::new(state) })
-    }
-
-    /// Returns the threads that wait for storage.
-    pub(crate) fn io(&self) -> &Arc<IoPool> {
-        &self.io
     }
 
     pub(crate) fn choice(&self) -> (Choice, Reasons) {

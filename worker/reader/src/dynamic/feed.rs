@@ -1,15 +1,15 @@
 //! A rank's list, shared by the thread that claims and the thread that reads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, PoisonError};
+use std::sync::{Arc, Condvar};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use shardfeed_proto::{ErrorKind, WireError};
-use shardfeed_source::{LoadError, Lock};
+use shardfeed_source::{LoadError, Lock, wait_for};
 
 use crate::control::{Claim, Control, ControlError, Grant, Lease, LeaseUpdate, Notifier};
-use crate::dynamic::granted::{Granted, GrantedStep, Lapsed, Upcoming};
+use crate::dynamic::granted::{Granted, Lapsed, NextStep};
 use crate::dynamic::pace::HorizonDistance;
 
 /// Interval at which a waiting thread checks whether to stop.
@@ -90,18 +90,6 @@ pub(crate) enum Gate {
     Lost,
 }
 
-/// Next item to read.
-#[derive(Debug)]
-pub(crate) enum NextStep {
-    /// A batch, which is begun now.
-    Step(GrantedStep),
-    /// The epoch ended for this rank.
-    Ended {
-        /// Steps of the epoch for this rank.
-        steps: u64,
-    },
-}
-
 impl GrantFeed {
     pub(crate) fn new(batch_size: u64) -> Self {
         let state = GrantState {
@@ -147,18 +135,15 @@ impl GrantFeed {
                 return Err(error);
             }
             let begun = state.granted.begin();
-            state.is_waiting = begun == Upcoming::Waiting;
+            state.is_waiting = begun.is_none();
             self.changed.notify_all();
-            match begun {
-                Upcoming::Step(step) => return Ok(NextStep::Step(step)),
-                Upcoming::Ended { steps } => return Ok(NextStep::Ended { steps }),
-                Upcoming::Waiting => {}
+            if let Some(begun) = begun {
+                return Ok(begun);
             }
             if stop.load(Ordering::Relaxed) {
                 return Err(LoadError::Interrupted);
             }
-            let wait = self.changed.wait_timeout(state, LOOK_EVERY);
-            state = wait.unwrap_or_else(PoisonError::into_inner).0;
+            state = wait_for(&self.changed, state, LOOK_EVERY);
         }
     }
 
@@ -172,7 +157,7 @@ impl GrantFeed {
                 true => Some(Gate::Open),
                 false if state.has_failed => Some(Gate::Never),
                 // Steps of an ended epoch that are not open stay closed.
-                false if epoch < state.granted.epoch() => Some(Gate::Lost),
+                false if epoch < state.granted.epoch => Some(Gate::Lost),
                 false => None,
             };
             if let Some(gate) = gate {
@@ -190,8 +175,7 @@ impl GrantFeed {
                 self.changed.notify_all();
             }
             is_first = false;
-            let wait = self.changed.wait_timeout(state, left);
-            state = wait.unwrap_or_else(PoisonError::into_inner).0;
+            state = wait_for(&self.changed, state, left);
         }
     }
 
@@ -213,7 +197,7 @@ impl GrantFeed {
                 LeaseUpdate::Revoked | LeaseUpdate::Ended => state.is_asked = true,
                 LeaseUpdate::Consumed { epoch, step } => {
                     state.has_consumed = true;
-                    if epoch == state.granted.epoch() {
+                    if epoch == state.granted.epoch {
                         let more = state.granted.consume(step);
                         state.pace.consumed(more, Instant::now());
                     }
@@ -243,8 +227,7 @@ impl GrantFeed {
                     return Some(take);
                 }
             }
-            let wait = self.changed.wait_timeout(state, pause.unwrap_or(IDLE_WAIT));
-            state = wait.unwrap_or_else(PoisonError::into_inner).0;
+            state = wait_for(&self.changed, state, pause.unwrap_or(IDLE_WAIT));
         }
     }
 
@@ -300,13 +283,13 @@ impl GrantState {
     /// True if a step lies before the horizon.
     fn is_open(&self, epoch: u64, step: u64) -> bool {
         let mut epochs = [Some(&self.granted), self.before.as_ref()].into_iter().flatten();
-        epochs.any(|granted| granted.epoch() == epoch && granted.is_open(step))
+        epochs.any(|granted| granted.epoch == epoch && granted.is_open(step))
     }
 
     /// True if something happened since a claim that justifies another one.
     fn has_news_since(&self, take: &Claim) -> bool {
-        let is_further = self.granted.started() != take.started || self.has_consumed;
-        self.granted.epoch() != take.epoch
+        let is_further = self.granted.started != take.started || self.has_consumed;
+        self.granted.epoch != take.epoch
             || self.is_asked
             || (self.is_waiting && is_further)
             || self.granted.wants_horizon(self.pace.ahead())

@@ -7,7 +7,8 @@ use shardfeed_plan::dynamic::Groups;
 use shardfeed_source::LoadError;
 
 use crate::dynamic::DynamicRank;
-use crate::dynamic::feed::{GrantFeed, NextStep, Taker};
+use crate::dynamic::feed::{GrantFeed, Taker};
+use crate::dynamic::granted::NextStep;
 use crate::dynamic::reader::GroupReader;
 use crate::epoch_samples::EpochSamples;
 use crate::mend::Order;
@@ -68,21 +69,17 @@ impl Planner {
 
     /// Returns the shape of an epoch: groups are read like lanes, one at a time.
     fn group_shape(&self, groups: &Groups, shuffle: &Shuffle, batch_size: u64) -> Shape {
-        let (files, shuffle) = (self.options.dataset.files(), shuffle.clone());
+        let files = self.options.dataset.files();
         let shards = shuffle.interleave.min(files.len() as u64);
         let largest = files.iter().map(|file| file.records).max().unwrap_or(0);
-        let lane_samples = largest.saturating_mul(shards).min(groups.samples());
-        let record_bytes = self.options.dataset.record_bytes_mean();
-        let shards = (0..files.len() as u32).collect();
-        let rows = batch_size;
         Shape {
-            rows,
+            rows: batch_size,
             lanes: 1,
-            lane_samples,
-            shuffle,
+            lane_samples: largest.saturating_mul(shards).min(groups.samples()),
+            shuffle: shuffle.clone(),
             sources: 0,
-            shards,
-            record_bytes,
+            shards: (0..files.len() as u32).collect(),
+            record_bytes: self.options.dataset.record_bytes_mean(),
             is_cut: false,
         }
     }

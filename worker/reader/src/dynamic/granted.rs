@@ -13,12 +13,12 @@ const WAIT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Granted {
-    epoch: u64,
+    pub(crate) epoch: u64,
     list: RankList,
     /// First step that was not begun.
     step: u64,
     /// Position in the list up to which batches were begun.
-    started: u64,
+    pub(crate) started: u64,
     /// True if `started` is known: it follows from the step once the list is long enough.
     is_placed: bool,
     /// True if any answer was received.
@@ -39,10 +39,8 @@ pub(crate) struct Granted {
 
 /// Next item to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Upcoming {
+pub(crate) enum NextStep {
     Step(GrantedStep),
-    /// More samples must be granted first.
-    Waiting,
     /// No more samples in this epoch.
     Ended {
         /// Steps of the whole epoch for this rank.
@@ -84,15 +82,6 @@ impl Granted {
         }
     }
 
-    pub(crate) fn epoch(&self) -> u64 {
-        self.epoch
-    }
-
-    /// Returns the position up to which batches were begun.
-    pub(crate) fn started(&self) -> u64 {
-        self.started
-    }
-
     /// Returns the number of known samples that are not begun.
     pub(crate) fn rest(&self) -> u64 {
         self.list.samples().saturating_sub(self.started)
@@ -117,27 +106,28 @@ impl Granted {
         self.is_placed && self.horizon < self.samples && left < pace::low(ahead)
     }
 
-    pub(crate) fn upcoming(&self) -> Upcoming {
+    /// Returns the next item; `None` if more samples must be granted first.
+    pub(crate) fn upcoming(&self) -> Option<NextStep> {
         if !self.is_placed {
-            return Upcoming::Waiting;
+            return None;
         }
         if let Some(positions) = self.list.positions_of(self.step) {
             let last = self.list.at(positions.end - 1).map(|(group, _)| group);
             let later = &self.list.pieces()[self.list.pieces_before(positions.end)..];
             let then = later.iter().find(|piece| Some(piece.group) != last).copied();
             let pieces = self.list.pieces_in(positions).collect();
-            return Upcoming::Step(GrantedStep { step: self.step, pieces, then });
+            return Some(NextStep::Step(GrantedStep { step: self.step, pieces, then }));
         }
         if !self.ended || !self.is_complete() {
-            return Upcoming::Waiting;
+            return None;
         }
-        Upcoming::Ended { steps: self.step }
+        Some(NextStep::Ended { steps: self.step })
     }
 
     /// Takes the next item.
-    pub(crate) fn begin(&mut self) -> Upcoming {
+    pub(crate) fn begin(&mut self) -> Option<NextStep> {
         let upcoming = self.upcoming();
-        if let Upcoming::Step(step) = &upcoming {
+        if let Some(NextStep::Step(step)) = &upcoming {
             self.started += step.pieces.iter().map(GroupRange::samples).sum::<u64>();
             self.step += 1;
         }

@@ -25,8 +25,8 @@ fn uneven(batch_size: u64) -> Granted {
 /// Begins all granted steps; returns them with their contents.
 fn begin_all(granted: &mut Granted) -> Vec<(u64, Vec<GroupRange>)> {
     std::iter::from_fn(|| match granted.begin() {
-        Upcoming::Step(step) => Some((step.step, step.pieces)),
-        Upcoming::Waiting | Upcoming::Ended { .. } => None,
+        Some(NextStep::Step(step)) => Some((step.step, step.pieces)),
+        Some(NextStep::Ended { .. }) | None => None,
     })
     .collect()
 }
@@ -34,19 +34,19 @@ fn begin_all(granted: &mut Granted) -> Vec<(u64, Vec<GroupRange>)> {
 #[test]
 fn batches_begin_as_their_pieces_arrive() {
     let mut granted = uneven(4);
-    assert_eq!(granted.upcoming(), Upcoming::Waiting);
+    assert_eq!(granted.upcoming(), None);
     let asked = first(&granted);
     assert_eq!((asked.started, asked.known, asked.wants), (0, 0, 10));
     let list = [piece(0, 0, 5), piece(3, 0, 9)];
     assert_eq!(granted.answer(&asked, &told(&asked, &list[..1])), Ok(true));
     assert_eq!(begin_all(&mut granted), [(0, vec![piece(0, 0, 4)])]);
-    assert_eq!(granted.upcoming(), Upcoming::Waiting, "the batch is not whole");
+    assert_eq!(granted.upcoming(), None, "the batch is not whole");
     let asked = granted.due(10, 0, false).unwrap();
     assert_eq!((asked.started, asked.known), (4, 1));
     granted.answer(&asked, &told(&asked, &list)).unwrap();
     let expected = [(1, vec![piece(0, 4, 5), piece(3, 0, 3)]), (2, vec![piece(3, 3, 7)])];
     assert_eq!(begin_all(&mut granted), expected);
-    assert_eq!((granted.started(), granted.rest()), (12, 2));
+    assert_eq!((granted.started, granted.rest()), (12, 2));
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn the_next_group_is_known_before_its_batch() {
     let asked = first(&granted);
     let list = [piece(0, 0, 8), piece(0, 8, 9), piece(3, 2, 9)];
     granted.answer(&asked, &told(&asked, &list)).unwrap();
-    let Upcoming::Step(step) = granted.begin() else { panic!() };
+    let Some(NextStep::Step(step)) = granted.begin() else { panic!() };
     assert_eq!(step.then, Some(piece(3, 2, 9)));
 }
 
@@ -86,8 +86,8 @@ fn a_revocation_in_mid_piece_keeps_the_batches_that_were_begun() {
     let asked = granted.due(10, 0, true).unwrap();
     let grant = Grant { revoke_from: Some(7), ..told(&asked, &[piece(0, 0, 20), piece(1, 0, 20)]) };
     assert_eq!(granted.answer(&asked, &grant), Ok(true));
-    assert_eq!((granted.started(), granted.rest()), (12, 0), "two of its samples were begun");
-    assert_eq!(granted.upcoming(), Upcoming::Waiting);
+    assert_eq!((granted.started, granted.rest()), (12, 0), "two of its samples were begun");
+    assert_eq!(granted.upcoming(), None);
     let asked = granted.due(10, 0, false).unwrap();
     assert_eq!(
         (asked.released, asked.known, asked.wait.is_zero()),
@@ -121,7 +121,7 @@ fn a_closed_run_ends_with_a_short_batch_and_the_next_one_begins_after_it() {
     let closed = Grant { closed: vec![6], ..told(&asked, &[piece(0, 0, 6)]) };
     assert_eq!(granted.answer(&asked, &closed), Ok(true));
     assert_eq!(begin_all(&mut granted), [(1, vec![piece(0, 4, 6)])]);
-    assert_eq!(granted.upcoming(), Upcoming::Waiting, "others may leave something");
+    assert_eq!(granted.upcoming(), None, "others may leave something");
     let asked = granted.due(10, 0, false).unwrap();
     let again = Grant { closed: vec![6], ..told(&asked, &[piece(0, 0, 6), piece(9, 1, 5)]) };
     granted.answer(&asked, &again).unwrap();
@@ -130,7 +130,7 @@ fn a_closed_run_ends_with_a_short_batch_and_the_next_one_begins_after_it() {
     let ended = Grant { ended: true, ..again.clone() };
     let ended = Grant { first: asked.known, pieces: vec![], ..ended };
     granted.answer(&asked, &ended).unwrap();
-    assert_eq!(granted.begin(), Upcoming::Ended { steps: 3 });
+    assert_eq!(granted.begin(), Some(NextStep::Ended { steps: 3 }));
     assert_eq!(granted.due(10, 0, false), None, "nothing more is asked");
 }
 
@@ -158,11 +158,11 @@ fn a_list_that_is_told_in_parts_places_the_start_when_it_reaches_so_far() {
     let list = [piece(0, 0, 6), piece(1, 0, 9)];
     let part = Grant { pieces: list[..1].to_vec(), ..told(&asked, &list) };
     granted.answer(&asked, &part).unwrap();
-    assert_eq!(granted.upcoming(), Upcoming::Waiting);
+    assert_eq!(granted.upcoming(), None);
     let asked = granted.due(10, 0, false).unwrap();
     assert_eq!((asked.known, asked.wait.is_zero()), (1, true));
     granted.answer(&asked, &told(&asked, &list)).unwrap();
-    assert_eq!(granted.started(), 12);
+    assert_eq!(granted.started, 12);
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn an_answer_of_another_epoch_changes_nothing() {
     let mut granted = Granted::new(4, (1, 0));
     let asked = Claim { epoch: 0, ..first(&granted) };
     assert_eq!(granted.answer(&asked, &told(&asked, &[piece(0, 0, 8)])), Ok(false));
-    assert_eq!(granted.upcoming(), Upcoming::Waiting);
+    assert_eq!(granted.upcoming(), None);
 }
 
 #[test]
@@ -256,5 +256,5 @@ fn an_epoch_that_others_consumed_has_ended_wherever_the_rank_stands() {
     let mut granted = Granted::new(4, (0, 7));
     let asked = first(&granted);
     granted.answer(&asked, &Grant { ended: true, ..told(&asked, &[]) }).unwrap();
-    assert_eq!(granted.begin(), Upcoming::Ended { steps: 7 });
+    assert_eq!(granted.begin(), Some(NextStep::Ended { steps: 7 }));
 }
