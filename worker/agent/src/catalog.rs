@@ -8,7 +8,7 @@ mod samples;
 mod scan;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use shardfeed_pipeline::SampleProgram;
@@ -19,7 +19,7 @@ use shardfeed_proto::coordinator::v1::DatasetState;
 use shardfeed_proto::{ErrorKind, WireError, digest_from};
 use shardfeed_socket::Peer;
 use shardfeed_source::{
-    CacheOptions, CountedFile, Dataset, DatasetFile, FileRules, Found, HeldMap, LoadError,
+    CacheOptions, CountedFile, Dataset, DatasetFile, FileRules, Found, HeldMap, LoadError, Lock,
     OpenProgress, Rights, SampleMaps, ScanProgress, ScanStage, Seeds, discover, is_remote,
     local_stamps, user_of,
 };
@@ -53,7 +53,7 @@ const LISTINGS_MAX: u32 = 5;
 pub struct Catalog {
     session: Arc<Session>,
     cache: CacheOptions,
-    open: Mutex<Vec<(String, ContentDigest, Weak<Dataset>)>>,
+    open: Lock<Vec<(String, ContentDigest, Weak<Dataset>)>>,
     openings: Openings,
 }
 
@@ -61,7 +61,7 @@ impl Catalog {
     /// Creates a catalog of the session's cluster.
     /// - `cache`: location of the indexes on this host.
     pub fn new(session: Arc<Session>, cache: CacheOptions) -> Self {
-        Self { session, cache, open: Mutex::default(), openings: Openings::default() }
+        Self { session, cache, open: Lock::default(), openings: Openings::default() }
     }
 
     /// Rejects a source that names another index than this worker has.
@@ -180,7 +180,7 @@ impl Catalog {
             return Err(WireError::new(ErrorKind::Corrupt, message).into());
         }
         let dataset = Arc::new(dataset);
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         open.retain(|(_, _, dataset)| dataset.strong_count() > 0);
         open.truncate(OPEN_MAX);
         open.push((name.clone(), content, Arc::downgrade(&dataset)));
@@ -361,7 +361,7 @@ impl Catalog {
         progress: OnProgress<'_>,
     ) -> Result<Option<Arc<Dataset>>, LoadError> {
         let dataset = {
-            let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+            let open = self.open.lock();
             let same = open.iter().filter(|entry| entry.0 == name && entry.1 == content);
             let mut same = same.filter_map(|entry| entry.2.upgrade());
             // Its files are opened later with the rights that it was opened with.

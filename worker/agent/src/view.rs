@@ -21,9 +21,9 @@ pub struct WorkerView {
 
 impl WorkerView {
     pub fn report(&self) -> WorkerReport {
-        let mut report = self.hub.session.shared().report();
+        let mut report = self.hub.session.shared.report();
         report.trainers = self.trainers.load(Ordering::Relaxed) as u64;
-        report.budget_bytes = self.hub.budget.total();
+        report.budget_bytes = self.hub.budget.total;
         report.budget_left_bytes = self.hub.budget.left();
         report
     }

@@ -1,12 +1,12 @@
 //! Requests to open a dataset. If several ranks open one dataset at once, one of them examines the
 //! files, and the others share the result.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar};
 use std::time::Duration;
 
 use shardfeed_plan::{ContentDigest, Corrupt};
 use shardfeed_proto::WireError;
-use shardfeed_source::{Dataset, FileRules, LoadError, OpenProgress, User};
+use shardfeed_source::{Dataset, FileRules, LoadError, Lock, OpenProgress, User, wait_for};
 
 /// Interval at which a waiting caller reports the progress of the active one.
 const TELL_EVERY: Duration = Duration::from_millis(100);
@@ -55,11 +55,11 @@ pub(crate) type Wanted = (SampleSource, Option<User>);
 
 /// Datasets that are being opened.
 #[derive(Debug, Default)]
-pub(crate) struct Openings(Mutex<Vec<(Wanted, Arc<Opening>)>>);
+pub(crate) struct Openings(Lock<Vec<(Wanted, Arc<Opening>)>>);
 
 #[derive(Debug, Default)]
 struct Opening {
-    state: Mutex<OpeningState>,
+    state: Lock<OpeningState>,
     ended: Condvar,
 }
 
@@ -77,11 +77,6 @@ enum End {
     GaveUp,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every change is complete when the lock is released, also by a panic.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Openings {
     /// Opens `wanted` by `open`, or waits for another caller that does.
     ///
@@ -93,7 +88,7 @@ impl Openings {
         mut open: impl FnMut(OnProgress<'_>) -> Result<Opened, LoadError>,
     ) -> Result<Opened, LoadError> {
         loop {
-            let mut all = lock(&self.0);
+            let mut all = self.0.lock();
             let other = all.iter().find(|(of, _)| of == wanted).map(|(_, one)| Arc::clone(one));
             let Some(other) = other else {
                 let opening = Arc::<Opening>::default();
@@ -101,10 +96,10 @@ impl Openings {
                 drop(all);
                 let _end = Leader { openings: self, opening: &opening };
                 let opened = open(&mut |told: &OpenProgress| {
-                    lock(&opening.state).told = Some(told.clone());
+                    opening.state.lock().told = Some(told.clone());
                     progress(told)
                 });
-                lock(&opening.state).end = match &opened {
+                opening.state.lock().end = match &opened {
                     Ok(opened) => Some(End::Opened(opened.clone())),
                     Err(LoadError::Interrupted) => None,
                     Err(error) => Some(End::Failed(error.to_wire())),
@@ -123,7 +118,7 @@ impl Openings {
 
 impl Opening {
     fn wait(&self, progress: OnProgress<'_>) -> Result<End, LoadError> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         loop {
             if let Some(end) = state.end.clone() {
                 return Ok(end);
@@ -133,8 +128,7 @@ impl Opening {
             if told.is_some_and(|told| !progress(&told)) {
                 return Err(LoadError::Interrupted);
             }
-            let wait = self.ended.wait_timeout(lock(&self.state), TELL_EVERY);
-            state = wait.unwrap_or_else(PoisonError::into_inner).0;
+            state = wait_for(&self.ended, self.state.lock(), TELL_EVERY);
         }
     }
 }
@@ -147,8 +141,8 @@ struct Leader<'a> {
 
 impl Drop for Leader<'_> {
     fn drop(&mut self) {
-        lock(&self.openings.0).retain(|(_, opening)| !Arc::ptr_eq(opening, self.opening));
-        lock(&self.opening.state).end.get_or_insert(End::GaveUp);
+        self.openings.0.lock().retain(|(_, opening)| !Arc::ptr_eq(opening, self.opening));
+        self.opening.state.lock().end.get_or_insert(End::GaveUp);
         self.opening.ended.notify_all();
     }
 }
@@ -219,7 +213,7 @@ mod tests {
             }
         });
         assert_eq!(opens.into_inner(), 1);
-        assert!(lock(&openings.0).is_empty());
+        assert!(openings.0.lock().is_empty());
     }
 
     #[test]
@@ -236,7 +230,7 @@ mod tests {
             Ok(opened())
         });
         assert_eq!(first.unwrap().name, "x");
-        assert!(lock(&openings.0).is_empty());
+        assert!(openings.0.lock().is_empty());
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Scanning for the cluster: claims parts of new datasets, lists or scans them, and reports.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use shardfeed_pipeline::SampleProgram;
@@ -12,8 +12,8 @@ use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::coordinator::v1::scan_task::Work;
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_source::{
-    Cache, CacheOptions, Dataset, FileRules, Found, LoadError, Rights, ScanProgress, ScanStage,
-    SharedIndex, discover, is_remote,
+    Cache, CacheOptions, Dataset, FileRules, Found, LoadError, Lock, Rights, ScanProgress,
+    ScanStage, SharedIndex, discover, is_remote,
 };
 
 use crate::catalog::chunks::{get_chunk, put_chunk};
@@ -52,7 +52,7 @@ impl Scanner {
     /// # Errors  The system has no threads.
     pub fn start(session: Arc<Session>, cache: CacheOptions) -> std::io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
-        let (kept, of_loop) = (Mutex::default(), Arc::clone(&session));
+        let (kept, of_loop) = (Lock::default(), Arc::clone(&session));
         let scan = Arc::new(ScanLoop { session: of_loop, cache, kept, stop: Arc::clone(&stop) });
         // Not joined when this is dropped, as a hung read must not block the caller.
         std::thread::Builder::new().name("shardfeed-scans".into()).spawn(move || scan.run())?;
@@ -71,7 +71,7 @@ struct ScanLoop {
     session: Arc<Session>,
     cache: CacheOptions,
     /// Cache of the folder whose part was scanned last: its other parts are likely next.
-    kept: Mutex<Option<(PathBuf, Cache)>>,
+    kept: Lock<Option<(PathBuf, Cache)>>,
     stop: Arc<AtomicBool>,
 }
 
@@ -87,7 +87,7 @@ impl ScanLoop {
                 match self.take() {
                     Ok(tasks) if tasks.is_empty() => {
                         if self.session.scans().is_empty() {
-                            self.kept().take();
+                            self.kept.lock().take();
                         }
                         break;
                     }
@@ -129,11 +129,6 @@ impl ScanLoop {
         }
     }
 
-    fn kept(&self) -> MutexGuard<'_, Option<(PathBuf, Cache)>> {
-        // Every change of it is complete when the lock is released, also by a panic.
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn call<R: Request>(
         &self,
         running: Option<&RunningScan>,
@@ -165,7 +160,7 @@ impl ScanLoop {
     }
 
     fn work(&self, task: &wire::ScanTask, running: &RunningScan) {
-        let Some(session) = self.session.shared().current_id() else {
+        let Some(session) = self.session.shared.current_id() else {
             return;
         };
         let told = match self.find(session, task, running) {
@@ -269,7 +264,7 @@ impl ScanLoop {
             }
         };
         let kept =
-            self.kept().take().filter(|(root, cache)| *root == found.root && cache.is_kept());
+            self.kept.lock().take().filter(|(root, cache)| *root == found.root && cache.is_kept());
         let mut cache = match kept {
             Some((_, cache)) => cache,
             None => Cache::open(&self.cache.folder, &found.root),
@@ -307,7 +302,7 @@ impl ScanLoop {
         } else {
             (EntriesChunk::new(entries), vec![])
         };
-        self.kept().replace((found.root, cache));
+        self.kept.lock().replace((found.root, cache));
         let (records, digests) = (chunk.samples(), chunk.maps.iter());
         let digests: Vec<_> = digests.map(|map| map.as_bytes().to_vec()).collect();
         let content = encode(chunk)?;

@@ -28,7 +28,7 @@ impl GrpcControl {
                 return Ok(Grant { first: take.known, ended: true, ..Grant::default() });
             }
         };
-        let Some(session) = self.session().shared().current_id() else {
+        let Some(session) = self.session.shared.current_id() else {
             return Err(WireError::new(ErrorKind::Retry, "the session is being joined again"));
         };
         let request = wire::ClaimGroupsRequest {
@@ -45,7 +45,7 @@ impl GrpcControl {
             version: take.released.map_or(0, |release| release.version),
             wait_ms: ms_of(take.wait),
         };
-        let coordinator = self.session().coordinator();
+        let coordinator = self.session.coordinator();
         coordinator.call_longer(take.wait, waiting, &request).map(grant_from)
     }
 }

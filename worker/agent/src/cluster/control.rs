@@ -57,7 +57,7 @@ const REGISTER_ROUNDS_MAX: usize = 16;
 /// Control by a coordinator, within one session.
 #[derive(Debug)]
 pub struct GrpcControl {
-    session: Arc<Session>,
+    pub(super) session: Arc<Session>,
     served: Lock<BTreeMap<(String, u64), Arc<Served>>>,
     leases: AtomicU64,
     /// Final reports being sent, by job and rank.
@@ -75,10 +75,6 @@ impl GrpcControl {
             ending: Lock::default(),
             left: Lock::default(),
         }
-    }
-
-    pub(super) fn session(&self) -> &Arc<Session> {
-        &self.session
     }
 
     fn find(&self, lease: &Lease) -> Option<Arc<Served>> {
@@ -106,7 +102,7 @@ impl GrpcControl {
         let serial = 1 + self.leases.fetch_add(1, Ordering::Relaxed);
         let served = Served::new(request.clone(), serial, moves, state);
         let key = (request.job.clone(), request.rank);
-        let shared = self.session.shared();
+        let shared = &self.session.shared;
         if let Some(before) = self.served.lock().insert(key, Arc::clone(&served)) {
             shared.unserve(&before);
         }
@@ -123,8 +119,8 @@ impl GrpcControl {
     ) -> Result<Lease, ControlError> {
         let (mut generation, mut fencing) = (generation, 0);
         let mut place = (request.epoch, request.segments.clone());
-        if let Some(id) = self.session.shared().current_id() {
-            let (shared, asked) = (Arc::clone(self.session.shared()), request.clone());
+        if let Some(id) = self.session.shared.current_id() {
+            let (shared, asked) = (Arc::clone(&self.session.shared), request.clone());
             let moves = Arc::clone(&moves);
             let call = async move {
                 let mut moves = moves.lock().await;
@@ -209,7 +205,7 @@ impl GrpcControl {
                 let _ = tokio::time::timeout(patience, ending).await;
             }
             if let Some(before) = before {
-                let shared = Arc::clone(self.session.shared());
+                let shared = Arc::clone(&self.session.shared);
                 // In a deterministic job the worker's own position is final.
                 let is_told = before.request.mode == Mode::Deterministic;
                 let told = tell_last(shared, before.progress(), None, is_told);
@@ -318,7 +314,7 @@ impl Control for GrpcControl {
 
     fn lease(&self, request: &LeaseRequest, waiting: Waiting<'_>) -> Result<Lease, ControlError> {
         let _operation = traced::enter("lease", None);
-        let _reporting = self.session.shared().reporting(&request.job, request.rank);
+        let _reporting = self.session.shared.reporting(&request.job, request.rank);
         // Grants of a dynamic job are exclusive, so they require the coordinator's confirmation.
         let is_dynamic = request.mode == Mode::Dynamic;
         match &request.intent {
@@ -345,7 +341,7 @@ impl Control for GrpcControl {
             let started = match self.session.coordinator().call(waiting, &message) {
                 Err(error) if error.kind == ErrorKind::Fenced => {
                     // The session ended in the meantime.
-                    self.session.shared().forget(id);
+                    self.session.shared.forget(id);
                     continue;
                 }
                 other => other?,
@@ -353,7 +349,7 @@ impl Control for GrpcControl {
             let segments = segments_of(started.segments)?;
             // If the session ended while the response was in transit, the lease is requested again
             // from the rank's current position; a dynamic rank does that on its own.
-            let is_held = is_dynamic || self.session.shared().current_id() == Some(id);
+            let is_held = is_dynamic || self.session.shared.current_id() == Some(id);
             let fencing = if is_held { started.fencing } else { 0 };
             let granted = (started.generation, fencing);
             let served = self.serve(request, granted, Moves::default());
@@ -378,7 +374,7 @@ impl Control for GrpcControl {
     }
 
     fn report_skipped(&self, job: &str, mixture: Option<Digest>, skipped: &[Skipped]) {
-        self.session.shared().tell_skipped(job, mixture, skipped);
+        self.session.shared.tell_skipped(job, mixture, skipped);
     }
 
     fn take(
@@ -401,8 +397,7 @@ impl Control for GrpcControl {
         let is_dynamic = served.request.mode == Mode::Dynamic;
         // A new session does not renew a lease that lapsed with an earlier one.
         let has_lapsed = served.lock().verdict.is_some();
-        let good_for =
-            || if has_lapsed { Duration::ZERO } else { self.session.shared().good_for() };
+        let good_for = || if has_lapsed { Duration::ZERO } else { self.session.shared.good_for() };
         is_dynamic.then(good_for)
     }
 
@@ -436,7 +431,7 @@ impl Control for GrpcControl {
             return;
         };
         let key = (lease.job.to_string(), lease.rank);
-        let shared = Arc::clone(self.session.shared());
+        let shared = Arc::clone(&self.session.shared);
         let reporting = shared.reporting(&lease.job, lease.rank);
         shared.unserve(&served);
         if served.lock().fencing == 0 {

@@ -15,7 +15,7 @@ use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::{ErrorKind, WireError, intent_to, left_out_to};
 use shardfeed_reader::{ControlError, LeaseRequest, LeaseTime, Waiting};
 use shardfeed_socket::Peer;
-use shardfeed_source::{DataRoots, Lock, jittered};
+use shardfeed_source::{DataRoots, Lock, jittered, wait_for};
 use tokio::sync::{Mutex as AsyncMutex, Notify};
 
 use crate::cluster::confirmed::Confirmed;
@@ -54,7 +54,7 @@ pub struct WorkerInfo {
 
 #[derive(Debug)]
 pub struct Session {
-    shared: Arc<SharedSession>,
+    pub(crate) shared: Arc<SharedSession>,
 }
 
 #[derive(Debug)]
@@ -121,10 +121,6 @@ impl Session {
         drop(self.shared.changed.wait_timeout_while(state, patience, staying));
     }
 
-    pub(crate) fn shared(&self) -> &Arc<SharedSession> {
-        &self.shared
-    }
-
     pub fn coordinator(&self) -> &Coordinator {
         &self.shared.coordinator
     }
@@ -141,8 +137,7 @@ impl Session {
             if let Some(refused) = &state.refused {
                 return Err(refused.clone());
             }
-            let wait = self.shared.changed.wait_timeout(state, ASK_EVERY);
-            state = wait.unwrap_or_else(PoisonError::into_inner).0;
+            state = wait_for(&self.shared.changed, state, ASK_EVERY);
             let note = self.shared.coordinator.whereabouts().are_silent();
             if state.id.is_none() && !waiting(if state.lost.is_some() { &note } else { "" }) {
                 return Err(gave_up());

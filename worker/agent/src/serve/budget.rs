@@ -24,7 +24,7 @@ const SHARE_LEAST_BYTES: u64 = 256 << 10;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Budget {
-    total: u64,
+    pub(crate) total: u64,
     state: Arc<Lock<BudgetState>>,
 }
 
@@ -76,11 +76,6 @@ impl Budget {
             total,
             state: Arc::new(Lock::new(BudgetState { left: total, users: BTreeMap::new() })),
         }
-    }
-
-    /// Returns the whole budget, in bytes.
-    pub(crate) fn total(&self) -> u64 {
-        self.total
     }
 
     pub(crate) fn left(&self) -> u64 {

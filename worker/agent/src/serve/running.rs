@@ -136,7 +136,6 @@ impl Running {
                 *end.lock() = Some(feeder.run());
             })
             .map_err(|source| LoadError::Io { file: "sending threads".into(), source })?;
-        let (thread, is_kept) = (Some(thread), false);
         Ok(Self {
             start,
             lease,
@@ -145,11 +144,11 @@ impl Running {
             flight,
             stop,
             done,
-            thread,
+            thread: Some(thread),
             pulse,
             suspected: Lock::new(None),
             ended,
-            is_kept,
+            is_kept: false,
             is_told: false,
             _share: share,
         })

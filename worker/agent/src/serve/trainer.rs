@@ -15,8 +15,8 @@ use shardfeed_proto::{
     ErrorKind, WireError, identity_from, intent_from, left_out_from, segments_from, segments_to,
 };
 use shardfeed_reader::{
-    Assignment, Control, DoubtPolicy, JobSpec, Lease, LeaseRequest, PREFETCH_START, Plans,
-    Prefetch, PrefetchOptions, Skipped, slot_row_bytes, traced,
+    Assignment, Control, ControlError, DoubtPolicy, JobSpec, Lease, LeaseRequest, PREFETCH_START,
+    Plans, Prefetch, PrefetchOptions, Skipped, Waiting, slot_row_bytes, traced,
 };
 use shardfeed_socket::{Incoming, Peer, Receiver, Sender, SocketError};
 use shardfeed_source::{Dataset, FileRules, LoadError, Lock, OpenProgress, ScanStage, trace};
@@ -247,7 +247,8 @@ impl Trainer<'_> {
     }
 
     fn answer(&mut self, asked: Asked) -> Result<(), SocketError> {
-        match asked {
+        let number = if let Asked::Start(start) = &asked { start.start } else { 0 };
+        let answered = match asked {
             Asked::Took(took) => {
                 if let Some(flight) = &self.flight {
                     flight.free(&took.free);
@@ -257,55 +258,43 @@ impl Trainer<'_> {
                 {
                     running.took(&took);
                 }
-                Ok(())
+                return Ok(());
             }
             Asked::Ping(ping) => {
                 let good_for = self.running.as_ref().and_then(Running::good_for);
                 let good_ms = good_for.map(|good| u64::try_from(good.as_millis()).unwrap_or(0));
                 let pong = wire::Pong { nonce: ping.nonce, good_ms };
-                self.send(Message::Pong(pong))
+                return self.send(Message::Pong(pong));
             }
-            Asked::Hello(hello) => self.welcome(hello),
-            Asked::Open(open) if open.more => match self.gather(open.patterns) {
-                Ok(()) => Ok(()),
-                Err(error) => self.fail(0, &error.to_wire()),
-            },
-            Asked::Open(open) => match self.open(open) {
-                Ok((source, opened)) => {
-                    describe(&source, &opened, &mut |message| self.send(message))
-                }
-                Err(error) => self.fail(0, &error.to_wire()),
-            },
-            Asked::Register(register) => match self.register(register) {
-                Ok(()) => {
-                    // It was not known at the welcome if no coordinator had answered by then.
-                    let cluster_id =
-                        self.hub.session.coordinator().cluster_id().unwrap_or_default();
-                    self.send(Message::Registered(wire::Registered { cluster_id }))
-                }
-                Err(error) => self.fail(0, &error.to_wire()),
-            },
-            Asked::Latest(_) => match self.latest() {
-                Ok(state) => self.send(Message::State(wire::LoaderState { state })),
-                Err(error) => self.fail(0, &error.to_wire()),
-            },
+            Asked::Hello(hello) => return self.welcome(hello),
+            Asked::Open(open) if open.more => self.gather(open.patterns).map(Ok),
+            Asked::Open(open) => self.open(open).map(|(source, opened)| {
+                describe(&source, &opened, &mut |message| self.send(message))
+            }),
+            Asked::Register(register) => self.register(register).map(|()| {
+                // It was not known at the welcome if no coordinator had answered by then.
+                let cluster_id = self.hub.session.coordinator().cluster_id().unwrap_or_default();
+                self.send(Message::Registered(wire::Registered { cluster_id }))
+            }),
+            Asked::Latest(_) => {
+                self.latest().map(|state| self.send(Message::State(wire::LoaderState { state })))
+            }
             Asked::Start(start) => {
                 Running::end_told(&mut self.running);
-                let number = start.start;
-                match self.start(start) {
-                    Ok(()) => Ok(()),
-                    Err(error) => self.fail(number, &error.to_wire()),
-                }
+                self.start(start).map(Ok)
             }
             Asked::Stop(wire::Stop { failure }) => {
                 if let (Some(running), Some(failure)) = (&self.running, failure) {
                     running.fail(&failure);
                 }
                 Running::end_told(&mut self.running);
-                Ok(())
+                return Ok(());
             }
-            Asked::Trace(trace) => self.record(Duration::from_millis(trace.duration_ms)),
-        }
+            Asked::Trace(trace) => {
+                return self.record(Duration::from_millis(trace.duration_ms));
+            }
+        };
+        answered.unwrap_or_else(|error: LoadError| self.fail(number, &error.to_wire()))
     }
 
     /// Records a timeline of all threads of this worker, for all its trainers.
@@ -412,6 +401,15 @@ impl Trainer<'_> {
         Ok((open.source, opened))
     }
 
+    /// Asks the control, with notes to the trainer, which waits.
+    fn ask_control<T>(
+        &self,
+        ask: impl Fn(&dyn Control, Waiting<'_>) -> Result<T, ControlError>,
+    ) -> Result<T, LoadError> {
+        let mut notes = Notes::new(&self.hub.stop, &self.sender, &self.hello);
+        notes.patiently(|notes| Ok(ask(&*self.hub.control, &mut |note| notes.wait(note))?))
+    }
+
     fn register(&mut self, register: wire::Register) -> Result<(), LoadError> {
         check_order(register.identity.as_ref())?;
         let identity = identity_from(register.identity).map_err(bad)?;
@@ -431,9 +429,7 @@ impl Trainer<'_> {
         schemas.all().iter().try_for_each(|schema| schema.open_tables())?;
         let (name, record_spec) = (register.job, Arc::new(record_spec));
         let spec = JobSpec { name, dataset, mixture, identity, record_spec };
-        let mut notes = Notes::new(&self.hub.stop, &self.sender, &self.hello);
-        let control = &self.hub.control;
-        notes.patiently(|notes| Ok(control.register(&spec, &mut |note| notes.wait(note))?))?;
+        self.ask_control(|control, waiting| control.register(&spec, waiting))?;
         self.registered = Some(RegisteredJob { spec, schemas, input });
         Ok(())
     }
@@ -441,11 +437,8 @@ impl Trainer<'_> {
     fn latest(&self) -> Result<Option<String>, LoadError> {
         let RegisteredJob { spec: job, .. } =
             self.registered.as_ref().ok_or_else(|| out_of_turn("Latest"))?;
-        let mut notes = Notes::new(&self.hub.stop, &self.sender, &self.hello);
-        let control = &self.hub.control;
-        let token = notes
-            .patiently(|notes| Ok(control.latest(&job.name, &mut |note| notes.wait(note))?))?;
-        Ok(token.map(|token| token.to_json()))
+        let state = self.ask_control(|control, waiting| control.latest(&job.name, waiting))?;
+        Ok(state.map(|state| state.to_json()))
     }
 
     fn start(&mut self, start: wire::Start) -> Result<(), LoadError> {
@@ -479,10 +472,8 @@ impl Trainer<'_> {
         // Refused before the rank is taken over from another loader.
         let (budget, ranks) = (&self.hub.budget, self.hello.ranks_on_host);
         let share = budget.share(&self.peer, start.memory_budget, ranks, held_bytes)?;
-        let mut notes = Notes::new(&self.hub.stop, &self.sender, &self.hello);
         let control = &self.hub.control;
-        let lease =
-            notes.patiently(|notes| Ok(control.lease(&request, &mut |note| notes.wait(note))?))?;
+        let lease = self.ask_control(|control, waiting| control.lease(&request, waiting))?;
         let Lease { job: name, generation, rank, fencing, .. } = &lease;
         tracing::info!(job = %name, generation, rank, fencing, "a trainer's rank has its lease");
         // Only a trainer with a lease of the job may report its records.
