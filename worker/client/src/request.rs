@@ -129,7 +129,7 @@ impl DatasetRequest {
         progress: &mut dyn FnMut(ScanProgress) -> bool,
     ) -> Result<OpenSource, LoadError> {
         let cache = &CacheOptions { index: self.index.clone(), ..options.cache.clone() };
-        let program = self.program.as_ref().map(EncodedProgram::program);
+        let program = self.program.as_ref().map(|encoded| &encoded.program);
         let opened = match program {
             None => Dataset::open(&self.files, self.rules, cache, progress),
             Some(program) => {
@@ -214,7 +214,7 @@ fn source_schema(records: RecordSpec, job: &Schema) -> Result<Schema, LoadError>
 /// A sample program, and its encoding for workers and coordinators.
 #[derive(Clone, Debug)]
 pub(crate) struct EncodedProgram {
-    program: Arc<SampleProgram>,
+    pub(crate) program: Arc<SampleProgram>,
     encoded: Arc<EncodedSpec>,
 }
 
@@ -226,10 +226,6 @@ impl EncodedProgram {
         let encoded = EncodedSpec::of_samples(schema)?.map(Arc::new);
         let program = schema.samples().map(Arc::clone);
         Ok(program.zip(encoded).map(|(program, encoded)| Self { program, encoded }))
-    }
-
-    pub(crate) fn program(&self) -> &Arc<SampleProgram> {
-        &self.program
     }
 
     pub(crate) fn encoded(&self) -> &[u8] {

@@ -157,7 +157,7 @@ impl Cluster {
                 },
                 Backend::InProcess(in_process, _) => {
                     let mut waiting = waiting(progress);
-                    return Ok(in_process.link.control().latest(&job.name, &mut waiting)?);
+                    return Ok(in_process.link.control.latest(&job.name, &mut waiting)?);
                 }
                 Backend::Connecting(_) | Backend::Opening(_) => {
                     self.settle(progress)?;
@@ -309,7 +309,7 @@ impl Cluster {
                 if let Some(job) = &self.job {
                     // The worker that found them may have died before it reported them.
                     let mixture = job.mixture.as_ref().map(|mixture| mixture.digest());
-                    let control = in_process.link.control();
+                    let control = &in_process.link.control;
                     control.report_skipped(&job.name, mixture, self.machine.met());
                 }
             }
@@ -485,7 +485,7 @@ impl Cluster {
         match returning.as_ref().map(Receiver::try_recv) {
             None | Some(Err(TryRecvError::Empty)) => {}
             Some(Ok(Ok(link))) => {
-                tracing::info!(worker = link.name(), "the worker is back");
+                tracing::info!(worker = link.name, "the worker is back");
                 let before = std::mem::replace(&mut self.backend, Backend::Worker(Box::new(link)));
                 self.inform(Input::Reconnected);
                 drop(before);

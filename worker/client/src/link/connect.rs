@@ -277,7 +277,7 @@ fn receive_maps(
         // The worker, which has the files, knows their bytes.
         let (records, data_bytes, digest) = (shard.records, u64::MAX, *digest);
         let file = CountedFile { records, data_bytes, digest };
-        let map = SampleMap::from_bytes(&content, file, program.program(), &counts);
+        let map = SampleMap::from_bytes(&content, file, &program.program, &counts);
         let map = map.ok_or_else(|| link.broken("a sample map of another file"))?;
         maps.push(HeldMap::new(map, digest));
     }

@@ -29,7 +29,7 @@ const UNCONFIRMED_PAUSE: Duration = Duration::from_millis(20);
 pub(crate) struct InProcessLink {
     setting: Setting,
     control_of: Option<ControlOf>,
-    control: Arc<dyn Control>,
+    pub(crate) control: Arc<dyn Control>,
     dataset: Arc<Dataset>,
     dataset_name: String,
     job: Option<Job>,
@@ -144,18 +144,16 @@ impl InProcessLink {
         (dataset_name, dataset): (String, Arc<Dataset>),
     ) -> Self {
         let ahead = setting.options.prefetch.unwrap_or(PREFETCH_START);
-        let slots = SlotPool::new(ahead + SLOTS_BEYOND_PREFETCH);
-        let (job, plans, phase) = (None, None, Phase::Idle);
         Self {
             setting,
             control_of,
             control,
             dataset,
             dataset_name,
-            job,
-            plans,
-            slots,
-            phase,
+            job: None,
+            plans: None,
+            slots: SlotPool::new(ahead + SLOTS_BEYOND_PREFETCH),
+            phase: Phase::Idle,
             took_over: false,
         }
     }
@@ -332,10 +330,6 @@ impl InProcessLink {
     /// Records that a worker served this rank before, or should have.
     pub(crate) fn took_over(&mut self) {
         self.took_over = true;
-    }
-
-    pub(crate) fn control(&self) -> &Arc<dyn Control> {
-        &self.control
     }
 
     fn start(&self, position: StartPosition) -> Start {

@@ -45,8 +45,9 @@ impl From<Broken> for Lost {
 pub(crate) struct WorkerLink {
     connection: Connection<wire::ToWorker, wire::ToTrainer>,
     path: PathBuf,
-    name: String,
-    cluster_id: String,
+    pub(crate) name: String,
+    /// Empty if the worker does not know it.
+    pub(crate) cluster_id: String,
     schema: Option<Arc<Schema>>,
     pub(crate) regions: Regions,
     pub(crate) stats: Option<wire::Stats>,
@@ -61,19 +62,16 @@ impl WorkerLink {
         connection: Connection<wire::ToWorker, wire::ToTrainer>,
         path: &Path,
     ) -> Self {
-        let (name, schema, regions) = (String::new(), None, Regions::default());
-        let cluster_id = String::new();
-        let (path, stats, heard) = (path.to_owned(), None, Instant::now());
         Self {
             connection,
-            path,
-            name,
-            cluster_id,
-            schema,
-            regions,
-            stats,
+            path: path.to_owned(),
+            name: String::new(),
+            cluster_id: String::new(),
+            schema: None,
+            regions: Regions::default(),
+            stats: None,
             skipped: (0, vec![]),
-            heard,
+            heard: Instant::now(),
             pinged: None,
         }
     }
@@ -87,15 +85,6 @@ impl WorkerLink {
         if !cluster_id.is_empty() {
             self.cluster_id = cluster_id;
         }
-    }
-
-    /// Id of the worker's cluster; empty if the worker does not know it.
-    pub(crate) fn cluster_id(&self) -> &str {
-        &self.cluster_id
-    }
-
-    pub(crate) fn name(&self) -> &str {
-        &self.name
     }
 
     pub(crate) fn set_schema(&mut self, schema: &Arc<Schema>) {

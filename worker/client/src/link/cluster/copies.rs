@@ -12,7 +12,7 @@ const COPIES_KEPT: usize = 2;
 /// Copies of batches, in memory of this process.
 pub(super) struct Copies {
     slots: SlotPool,
-    made: u64,
+    pub(super) made: u64,
     /// Time that copying the last returned batch took.
     time: Duration,
 }
@@ -36,11 +36,6 @@ impl Copies {
         batch.slot =
             copied.map_err(|source| LoadError::Io { file: "a copy of a batch".into(), source })?;
         Ok(batch)
-    }
-
-    /// Number of batches that were copied.
-    pub(super) fn made(&self) -> u64 {
-        self.made
     }
 
     /// Takes the time that copying the last returned batch took.

@@ -60,7 +60,7 @@ impl Cluster {
         let input = match &self.backend {
             Backend::Connecting(attempt) => match attempt.recv_timeout(timeout) {
                 Ok(Ok(link)) => {
-                    tracing::info!(worker = link.name(), "connected to a worker again");
+                    tracing::info!(worker = link.name, "connected to a worker again");
                     self.backend = Backend::Worker(Box::new(link));
                     Input::Connected
                 }
@@ -156,7 +156,7 @@ fn open_part(
             true => Arc::clone(maps),
             false => Arc::new(SampleMaps::new(maps.maps()[shards].to_vec(), vec![], 0)),
         };
-        dataset = dataset.with_maps(program.program(), maps)?;
+        dataset = dataset.with_maps(&program.program, maps)?;
     }
     if !is_missing && dataset.content() != content {
         let message = format!(

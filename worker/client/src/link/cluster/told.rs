@@ -21,19 +21,19 @@ impl Cluster {
 
     pub(crate) fn cluster_id(&self) -> Option<String> {
         match &self.backend {
-            Backend::Worker(link) => Some(link.cluster_id().to_owned()).filter(|id| !id.is_empty()),
+            Backend::Worker(link) => Some(link.cluster_id.clone()).filter(|id| !id.is_empty()),
             Backend::InProcess(in_process, _) => in_process.worker.cluster_id(),
             Backend::Connecting(_) | Backend::Opening(_) => None,
         }
     }
 
     pub(crate) fn copied(&self) -> u64 {
-        self.copies.made()
+        self.copies.made
     }
 
     pub(crate) fn source(&self) -> String {
         match &self.backend {
-            Backend::Worker(link) => format!("worker {}", link.name()),
+            Backend::Worker(link) => format!("worker {}", link.name),
             Backend::InProcess(..) | Backend::Opening(_) => "in process".into(),
             Backend::Connecting(_) => "connecting".into(),
         }
