@@ -1664,17 +1664,13 @@ pub mod get_batch_response {
             super::super::super::common::v1::JobIdentity,
         >,
         #[prost(message, repeated, tag = "2")]
-        pub segments: ::prost::alloc::vec::Vec<
-            super::super::super::common::v1::Segment,
-        >,
+        pub segments: ::prost::alloc::vec::Vec<super::super::super::common::v1::Segment>,
         /// maximum number of entries of an epoch; absent: no limit
         #[prost(uint64, optional, tag = "3")]
         pub limit: ::core::option::Option<u64>,
         /// absent: the job reads one dataset
         #[prost(message, optional, tag = "4")]
-        pub mixture: ::core::option::Option<
-            super::super::super::common::v1::JobMixture,
-        >,
+        pub mixture: ::core::option::Option<super::super::super::common::v1::JobMixture>,
         /// samples of a lane that are sorted together
         #[prost(uint64, tag = "5")]
         pub window: u64,
