@@ -371,3 +371,21 @@ def test_a_float_follows_the_rows_of_a_feature_list(tmp_path: Path) -> None:
     rows = sf.source(str(tmp_path / "a.tfrecord"), {"id": sf.FixedLenFeature((), "int64")}, sequence_features=lists).unbatch("mask")
     with loader(rows.pack("mask", length=6, append=-0.5), batch_size=1, shuffle=False) as each:
         assert [batch["mask"][0].tolist() for batch in each] == [[0.5, 0.25, -0.5, 1.0, -0.5, 0.0]]
+
+
+def test_columns_of_a_row_with_different_numbers_of_tokens_are_an_error(tmp_path: Path) -> None:
+    """The error names the row, if rows are packed."""
+    with sf.TFRecordWriter(tmp_path / "a.tfrecord") as writer:
+        writer.write({"x": [1, 2, 3], "x_lengths": [2, 1], "y": [4, 5, 6], "y_lengths": [2, 1]})
+        writer.write({"x": [1, 2, 3], "x_lengths": [2, 1], "y": [4, 5, 6, 7], "y_lengths": [2, 2]})
+
+    def turns(name: str) -> sf.RaggedFeature:
+        return sf.RaggedFeature("int64", value_key=name, partitions=[sf.RaggedFeature.RowLengths(f"{name}_lengths")])
+
+    files = str(tmp_path / "a.tfrecord")
+    rows = sf.source(files, {"x": turns("x"), "y": turns("y")}).unbatch("x", "y").pack("x", "y", length=4)
+    with pytest.raises(sf.FeatureError, match="record 1: column `x` has 1 tokens and `y` 2 in row 1; pack takes columns with as many"):
+        list(sf.Loader(rows, batch_size=1, restart=False))
+    records = sf.source(files, dict.fromkeys("xy", sf.VarLenFeature("int64"))).pack("x", "y", length=4)
+    with pytest.raises(sf.FeatureError, match="record 1: column `x` has 3 tokens and `y` 4; pack takes columns with as many"):
+        list(sf.Loader(records, batch_size=1, restart=False))

@@ -406,7 +406,7 @@ def test_records_whose_columns_differ_are_errors(tmp_path: Path) -> None:
             writer.write({"id": number, "box": [0.0] * 8, "label": labels})
     source = sf.source(str(file), {name: FEATURES[name] for name in ("id", "box", "label")})
     both = source.unbatch("label", "box")
-    with pytest.raises(sf.FeatureError, match="column `box` has 2 rows and `label` 3; unbatch and pack take columns with as many") as caught:
+    with pytest.raises(sf.FeatureError, match="column `box` has 2 rows and `label` 3; unbatch takes columns with as many") as caught:
         loader(both)
     assert (caught.value.file, caught.value.ordinal) == (str(file), 4)
     with loader(both, corrupt="skip-record") as each:

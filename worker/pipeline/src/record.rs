@@ -103,10 +103,21 @@ pub enum RowFault {
     },
     /// Columns of which each row is a sample have different numbers of rows.
     #[error(
-        "column `{}` has {} rows and `{}` {}; unbatch and pack take columns with as many rows in each \
-         record", .columns[0], .rows[0], .columns[1], .rows[1]
+        "column `{}` has {} rows and `{}` {}; unbatch takes columns with as many rows in each record",
+        .columns[0], .rows[0], .columns[1], .rows[1]
     )]
     Rows { columns: Box<[String; 2]>, rows: [usize; 2] },
+    /// Columns that are packed have different numbers of tokens.
+    #[error(
+        "column `{}` has {} tokens and `{}` {}{}; pack takes columns with as many tokens in each \
+         sequence", .columns[0], .tokens[0], .columns[1], .tokens[1], of_row(*.row)
+    )]
+    Tokens {
+        columns: Box<[String; 2]>,
+        tokens: [usize; 2],
+        /// Row of the record; `None`: its rows are not taken one by one.
+        row: Option<u32>,
+    },
     /// The record does not have the row that was counted in it.
     #[error("column `{column}` has {rows} rows, without row {row} that was counted")]
     NoRow { column: String, row: usize, rows: usize },
@@ -135,6 +146,10 @@ pub enum RowFault {
     },
 }
 
+fn of_row(row: Option<u32>) -> String {
+    row.map_or(String::new(), |row| format!(" in row {row}"))
+}
+
 impl RowFault {
     /// True if the record causes the error, so that another record may be substituted.
     pub fn is_of_record(&self) -> bool {
@@ -142,6 +157,7 @@ impl RowFault {
             Self::Data(_)
             | Self::Parse { .. }
             | Self::Rows { .. }
+            | Self::Tokens { .. }
             | Self::NoRow { .. }
             | Self::TooManyRows { .. }
             | Self::Cost { .. } => true,

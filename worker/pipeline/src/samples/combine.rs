@@ -121,6 +121,11 @@ impl Members {
         format!("{}{value} {}", self.of_rows, self.key)
     }
 
+    /// True if rows of records are combined.
+    pub(crate) fn has_rows(&self) -> bool {
+        self.unbatch.is_some()
+    }
+
     /// Features of the columns, as they are in a record or a row.
     pub(crate) fn features(&self) -> &[FeatureSpec] {
         &self.features

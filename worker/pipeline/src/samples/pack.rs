@@ -185,17 +185,18 @@ impl Packer {
         record: &Row<'a>,
         rows: &[u32],
     ) -> Result<Vec<Sequence<'a>>, RowError> {
-        let sequence = |columns: Vec<Option<ListRef<'a>>>| {
+        let sequence = |(at, columns): (usize, Vec<Option<ListRef<'a>>>)| {
             let count = |column: &Option<ListRef<'_>>| column.map_or(0, |list| list.count());
             let tokens = columns.first().map_or(0, count);
             if let Some(other) = columns.iter().position(|column| count(column) != tokens) {
-                let rows = [tokens, count(&columns[other])];
+                let tokens = [tokens, count(&columns[other])];
                 let columns = Box::new([0, other].map(|place| self.spec.columns[place].clone()));
-                return Err(RowError::at(record, RowFault::Rows { columns, rows }));
+                let row = self.members.has_rows().then(|| rows[at]);
+                return Err(RowError::at(record, RowFault::Tokens { columns, tokens, row }));
             }
             Ok(Sequence::new(columns, tokens as u64))
         };
-        self.members.find(record, rows)?.into_iter().map(sequence).collect()
+        self.members.find(record, rows)?.into_iter().enumerate().map(sequence).collect()
     }
 
     /// Appends a pack to `out` as a record, followed by its checksum. Returns the bytes of its data.
