@@ -16,7 +16,7 @@ pub(crate) fn reshard(
     rank: Option<u64>,
 ) -> Result<(Cursor, Partition), LoadError> {
     let bad = |message: String| Err(LoadError::Option(message));
-    let (epoch, stands, before) = (cursor.epoch(), cursor.step(), cursor.start());
+    let (epoch, own_step, before) = (cursor.epoch(), cursor.step(), cursor.start());
     if cursor.identity().is_dynamic() {
         return bad(
             "reshard() is for mode=\"deterministic\"; with mode=\"dynamic\" the remaining samples \
@@ -31,8 +31,8 @@ pub(crate) fn reshard(
                 .into(),
         );
     }
-    if step > stands {
-        if stands == 0 && epoch > 0 {
+    if step > own_step {
+        if own_step == 0 && epoch > 0 {
             return bad(format!(
                 "reshard(step={step}) lies beyond this rank: it is at the beginning of epoch \
                  {epoch}; if it is a step of epoch {} that a lost rank did not take, create the \
@@ -41,7 +41,7 @@ pub(crate) fn reshard(
             ));
         }
         return bad(format!(
-            "reshard(step={step}) lies beyond this rank: it is at step {stands} of epoch {epoch}; \
+            "reshard(step={step}) lies beyond this rank: it is at step {own_step} of epoch {epoch}; \
              pass the least step of all ranks that continue"
         ));
     }

@@ -264,7 +264,7 @@ impl SampleProgram {
     /// Returns the keys of the values of records that determine the samples; `None`: costs of rows
     /// are among them, which need the records.
     pub fn columns(&self) -> Option<Vec<String>> {
-        if self.rows.is_some() && self.cost.is_some() {
+        if self.has_costs_of_rows() {
             return None;
         }
         let measures = [&self.filter, &self.cost].into_iter().flatten().flat_map(Measure::columns);
@@ -277,6 +277,10 @@ impl SampleProgram {
         keys.sort();
         keys.dedup();
         Some(keys)
+    }
+
+    fn has_costs_of_rows(&self) -> bool {
+        self.rows.is_some() && self.cost.is_some()
     }
 
     /// Returns the key of the numbers of rows of records, and those of the values of rows that determine
@@ -344,7 +348,7 @@ impl SampleProgram {
         shard_path: &str,
         kept: Option<&mut MeasuredColumns>,
     ) -> Result<Vec<CountedRecord>, RowError> {
-        let mut kept = kept.filter(|_| self.columns().is_some());
+        let mut kept = kept.filter(|_| !self.has_costs_of_rows());
         let samples = self.samples(rows, shard_path, kept.as_deref_mut())?;
         if let Some(kept) = &mut kept {
             let bytes = rows.iter().map(|row| row.len() as i64).collect();

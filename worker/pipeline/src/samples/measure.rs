@@ -55,6 +55,8 @@ pub(crate) struct Measure {
     stages: Vec<Self>,
     /// Start of the keys of its columns, if they have values of rows.
     of_rows: String,
+    /// Keys of the values and of the lengths of each name's column, if the expression uses them.
+    keys: Vec<[Option<String>; 2]>,
     /// True if the value is an integer in every record, unless it overflows.
     is_integer: bool,
 }
@@ -171,11 +173,17 @@ impl Measure {
             program,
             stages: vec![],
             of_rows,
+            keys: vec![],
             is_integer,
         };
         let kind = measure.kind()?;
         let stages = measure.staged(scope)?;
-        Ok((Self { is_integer: kind == ValueKind::Integer, stages, ..measure }, kind))
+        let keys = (0..measure.sources.len()).map(|name| {
+            let used = [("value", Node::Name(name)), ("length", Node::Len(name))];
+            used.map(|(what, used)| measure.column_key(name, what, &used))
+        });
+        let (is_integer, keys) = (kind == ValueKind::Integer, keys.collect());
+        Ok((Self { is_integer, stages, keys, ..measure }, kind))
     }
 
     /// Returns the parts that all have to hold, those without operators first; empty: there is one.
@@ -342,18 +350,7 @@ impl Measure {
 
     /// Returns the keys of the columns that the expression needs.
     pub(crate) fn columns(&self) -> Vec<String> {
-        let keys = |name| [self.value_key(name), self.length_key(name)];
-        (0..self.sources.len()).flat_map(keys).flatten().collect()
-    }
-
-    /// Returns the key of a feature's values, if the expression uses them.
-    fn value_key(&self, name: usize) -> Option<String> {
-        self.column_key(name, "value", &Node::Name(name))
-    }
-
-    /// Returns the key of a feature's lengths, if the expression uses them.
-    fn length_key(&self, name: usize) -> Option<String> {
-        self.column_key(name, "length", &Node::Len(name))
+        self.keys.iter().flatten().flatten().cloned().collect()
     }
 
     fn column_key(&self, name: usize, what: &str, used: &Node) -> Option<String> {
@@ -376,14 +373,14 @@ impl Measure {
         let value = |(name, source): (usize, &NameSource)| match source {
             NameSource::Ordinal => Some(NameValues::Integers(columns.ordinals())),
             NameSource::ShardPath => Some(NameValues::Text(shard_path.as_bytes())),
-            NameSource::Column(_) => match self.value_key(name) {
-                Some(key) => Some(NameValues::of_kept(columns.get(&key)?)),
+            NameSource::Column(_) => match &self.keys[name][0] {
+                Some(key) => Some(NameValues::of_kept(columns.get(key)?)),
                 None => Some(NameValues::Unused),
             },
         };
         let values: Option<Vec<_>> = self.sources.iter().enumerate().map(value).collect();
-        let length = |(name, source): (usize, &NameSource)| match (source, self.length_key(name)) {
-            (_, Some(key)) => match columns.get(&key)? {
+        let length = |(name, source): (usize, &NameSource)| match (source, &self.keys[name][1]) {
+            (_, Some(key)) => match columns.get(key)? {
                 MeasuredColumn::Integers(lengths) => {
                     Some(lengths.iter().map(|length| *length as usize).collect())
                 }
@@ -461,15 +458,17 @@ impl Measure {
 
     /// Keeps the values of the features of records.
     fn keep(&self, values: &[NameValues<'_>], lengths: &[Vec<usize>], kept: &mut MeasuredColumns) {
-        for (name, values) in values.iter().enumerate() {
-            if let Some(key) = self.value_key(name).filter(|key| kept.takes(key))
+        for ((values, lengths), [value_key, length_key]) in
+            values.iter().zip(lengths).zip(&self.keys)
+        {
+            if let Some(key) = value_key.as_ref().filter(|key| kept.takes(key))
                 && let Some(values) = values.kept()
             {
-                kept.push(&key, values);
+                kept.push(key, values);
             }
-            if let Some(key) = self.length_key(name) {
-                let lengths = lengths[name].iter().map(|length| *length as i64);
-                kept.push(&key, MeasuredColumn::Integers(lengths.collect()));
+            if let Some(key) = length_key {
+                let lengths = lengths.iter().map(|length| *length as i64);
+                kept.push(key, MeasuredColumn::Integers(lengths.collect()));
             }
         }
     }
