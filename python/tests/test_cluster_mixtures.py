@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from test_bad_input import flip, record_offsets
 from test_cluster_samples import programs, rows_of
+from test_cluster_samples import FEATURES as RECORD_FEATURES
 from test_cluster_samples import World as RecordsWorld
 from test_mixtures import FEATURES, NAMES, WEIGHTS, Ranks, Row, World, case_of, expected, shard_name
 
@@ -467,3 +468,49 @@ def test_a_stage_that_ended_needs_no_files(running: Cluster, where: dict[str, An
         next(iter(loader))
     with pytest.raises(sf.DatasetNotFoundError):
         sf.Loader(mixture, resume=state, cache_dir=tmp_path / "other", **order, **where)
+
+
+@pytest.mark.parametrize("kind", ["records", "filter"])
+def test_a_process_that_replaces_the_worker_needs_no_files_of_ended_stages(
+    running: Cluster, where: dict[str, Any], tmp_path: Path, kind: str
+) -> None:
+    folders = [tmp_path / name for name in ("a", "b")]
+    made = [RecordsWorld(folder, number, [30, 7]).source() for number, folder in enumerate(folders)]
+    a, b = (source.filter("id % 5 != 0") if kind == "filter" else source for source in made)
+    mixture = sf.mix({"a": (a, 1), "b": (b, 1)}, epoch=30, stages=[sf.Stage(1, {"b": 1})])
+    order = {"batch_size": 6, "seed": 3, "restart": False}
+    expected = [rows for rows, _ in batches(mixture, 3, **order)]
+    with sf.Loader(mixture, **order, **where) as loader:
+        found = [rows_of(batch) for batch in loader]
+        later = iter(loader)
+        found.append(rows_of(next(later)))
+        shutil.rmtree(folders[0])
+        try:
+            running.workers[0].kill()
+            found += [rows_of(batch) for batch in later]
+            found += [rows_of(batch) for batch in loader]
+            assert "in process" in loader.stats()["source"]
+        finally:
+            running.workers[0].start()
+    assert found == expected
+
+
+@pytest.mark.parametrize("kind", ["records", "filter"])
+def test_a_dataset_of_an_ended_stage_that_was_added_by_name_needs_no_files(
+    running: Cluster, where: dict[str, Any], tmp_path: Path, kind: str
+) -> None:
+    name, world = f"ended-{kind}", RecordsWorld(tmp_path / "a", 1, [30, 7])
+    running.command("dataset", "add", name, world.pattern, "--wait")
+    a = sf.source(dataset=name, features=RECORD_FEATURES)
+    a, b = (a.filter("id % 5 != 0") if kind == "filter" else a), RecordsWorld(tmp_path / "b", 2, [25]).source()
+    mixture = sf.mix({"a": (a, 1), "b": (b, 1)}, epoch=30, stages=[sf.Stage(1, {"b": 1})])
+    order = {"batch_size": 6, "seed": 3, "restart": False}
+    with sf.Loader(mixture, **order, **where) as loader:
+        list(loader)
+        later = iter(loader)
+        next(later)
+        state = loader.state_dict()
+        expected = [rows_of(batch) for batch in later]
+    shutil.rmtree(tmp_path / "a")
+    with sf.Loader(mixture, resume=state, **order, **where) as loader:
+        assert [rows_of(batch) for batch in loader] == expected

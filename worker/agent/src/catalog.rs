@@ -163,7 +163,14 @@ impl Catalog {
         let parts = self.parts(&described, progress)?;
         let entries: Vec<&FileEntry> = parts.iter().flat_map(|part| &part.entries).collect();
         self.check(&rights, Path::new(&described.root), entries.iter().map(|e| &e.path), progress)?;
-        let mut dataset = self.index(&described, rules, &entries, rights, progress)?;
+        let indexed = self.index(&described, rules, &entries, rights.clone(), progress);
+        let mut dataset = match (indexed, source, kept) {
+            (Err(error), Source::Named(_), Some(_)) if error.is_missing_file() => {
+                let (of, reason) = ((rules, program.as_slice()), error.to_string());
+                return self.open_missing(&name, of, rights, reason, progress);
+            }
+            (indexed, ..) => indexed?,
+        };
         let base = base.iter().flatten().flat_map(|part| &part.entries).zip(&entries);
         for (of_base, entry) in base {
             if of_base.digest != entry.digest || of_base.records != entry.records {

@@ -94,8 +94,8 @@ impl DatasetRequest {
     ///
     /// # Errors  As [`shardfeed_source::kept_dataset`].
     pub fn kept(&self, options: &LoaderOptions) -> Result<Option<String>, LoadError> {
-        if !self.ends || self.files.is_empty() {
-            return Ok(None);
+        if !self.ends || self.dataset.is_some() {
+            return Ok(self.dataset.clone().filter(|_| self.ends));
         }
         let cache = CacheOptions { index: self.index.clone(), ..options.cache.clone() };
         kept_dataset(&self.files, (self.rules, self.program()), &cache, &mut || true)

@@ -154,6 +154,15 @@ impl LoadError {
         }
     }
 
+    /// True if a file does not exist.
+    pub fn is_missing_file(&self) -> bool {
+        match self {
+            Self::NotFound(_) => true,
+            Self::Io { source, .. } => source.kind() == io::ErrorKind::NotFound,
+            _ => false,
+        }
+    }
+
     /// Wraps a system error of a file, or of another object that needs a descriptor.
     pub(crate) fn io(what: String, source: io::Error) -> Self {
         match descriptors::is_short(&source) {

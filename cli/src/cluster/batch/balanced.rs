@@ -39,7 +39,12 @@ pub(super) fn rows(
     let window = order.window;
     let (identity, plan) = plan(&mut datasets, order, (epoch, world_size))?;
     let plan = Arc::new(plan);
-    let ranks = rank.map_or(0..world_size, |rank| rank..rank.saturating_add(1));
+    if let Some(rank) = rank.filter(|rank| *rank >= world_size) {
+        let what =
+            format!("rank={rank} is not in 0..{world_size}: ranks count from 0 to world_size - 1");
+        return Err(Problem::usage(what).into());
+    }
+    let ranks = rank.map_or(0..world_size, |rank| rank..rank + 1);
     // With `uneven` some ranks have one step more than others.
     let has_step = |rank| step < plan.rank_steps(rank) || step >= plan.steps();
     let ranks: Vec<_> = ranks.filter(|of| rank.is_some() || has_step(*of)).collect();

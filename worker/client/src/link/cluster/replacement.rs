@@ -118,8 +118,17 @@ fn open_again(setting: &Setting, contents: &Contents) -> Result<Dataset, LoadErr
         let shards = version.shards();
         let range = shards.start as usize..shards.end as usize;
         let place = (version.root.clone(), range, version.content);
-        let (rules, missing) = (version.rules, version.missing.clone());
-        let dataset = open_part((setting, request), contents, rules, place, missing.is_some())?;
+        let (rules, mut missing) = (version.rules, version.missing.clone());
+        let open =
+            |place, is_missing| open_part((setting, request), contents, rules, place, is_missing);
+        let dataset = match open(place.clone(), missing.is_some()) {
+            // They may have been removed after its last stage.
+            Err(error) if request.ends && error.is_missing_file() => {
+                missing = Some(error.to_string());
+                open(place, true)?
+            }
+            opened => opened?,
+        };
         let (name, dataset_name) = (request.source.clone(), version.dataset.clone());
         let record_spec = request.record_spec_digest();
         Ok(OpenSource { name, dataset_name, rules, record_spec, dataset, missing })
