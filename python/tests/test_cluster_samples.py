@@ -290,6 +290,39 @@ def test_batches_of_a_balanced_job_are_shown_after_restarts_at_other_world_sizes
         running.command("batch", "show", "--job", where["job"], "--epoch", "0", "--step", beyond, "--rank", "0")
 
 
+@pytest.mark.parametrize("world_size", [3, 2])
+def test_uneven_ranks_without_steps_in_the_rest_of_an_epoch_resume_with_the_others(
+    running: Cluster, where: dict[str, Any], tmp_path: Path, world_size: int
+) -> None:
+    source = World(tmp_path / "data", 1, [13]).source()
+    order: dict[str, Any] = {"tail": "uneven", "lanes": 3, "shuffle": False, "restart": False}
+
+    def first(rank: int, **of: Any) -> sf.Loader:
+        return sf.Loader(source, batch_size=2, world_size=3, rank=rank, **order, **of)
+
+    def resumed(**of: Any) -> list[list[Any]]:
+        """Epochs 0 and 1 of each rank after two steps of each."""
+        each = [first(rank, **of) for rank in range(3)]
+        for loader in each:
+            batches = iter(loader)
+            next(batches), next(batches)
+        states = [loader.state_dict() for loader in each]
+        for loader in each:
+            loader.close()
+        numbers = {"world_size": world_size, "batch_size": 6 // world_size}
+        again = [sf.Loader(source, rank=rank, resume=states, **numbers, **order, **of) for rank in range(world_size)]
+
+        def read(loader: sf.Loader) -> list[Any]:
+            return [(batch.epoch, batch.step, rows_of(batch)) for epoch in loader.epochs(2) for batch in epoch]
+
+        with ThreadPoolExecutor(world_size) as pool:
+            return list(pool.map(read, again))
+
+    expected = resumed()
+    assert [] in [[at for at in rank if at[0] == 0] for rank in expected]
+    assert resumed(**where) == expected
+
+
 def together(loaders: list[sf.Loader]) -> list[tuple[Any, ...]]:
     """Returns the rows of an epoch that several ranks read at once."""
 

@@ -167,6 +167,10 @@ impl Link {
         }
     }
 
+    pub(crate) fn is_in_cluster(&self) -> bool {
+        matches!(self, Self::Cluster(_))
+    }
+
     /// Returns the state at the latest position that all ranks of the job reached.
     pub(crate) fn latest(
         &mut self,

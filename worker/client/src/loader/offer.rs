@@ -124,7 +124,9 @@ impl Loader {
     fn look(&mut self, timeout: Duration) -> Result<Delivery<u64>, LoadError> {
         check_epoch(self.cursor.epoch())?;
         self.check_files()?;
-        if self.steps().is_some_and(|steps| self.cursor.step() >= steps) {
+        // Ranks of a cluster join at the same position, also one without steps in the rest of its epoch.
+        let must_join = self.entry == Entry::Start && self.link.is_in_cluster();
+        if !must_join && self.steps().is_some_and(|steps| self.cursor.step() >= steps) {
             return self.finish_epoch();
         }
         let (cursor, plans, rank) = (&self.cursor, &self.plans, self.options.rank);
