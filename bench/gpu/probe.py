@@ -363,7 +363,7 @@ def main() -> None:
             found[probe.__name__] = {"failed": f"{type(error).__name__}: {error}", "as_expected": False}
     print(json.dumps(found, indent=1))
     if driver.is_standin:
-        print("this is the stand-in of the tests: these numbers mean nothing", file=sys.stderr)
+        print("this is the simulated driver of the tests: these numbers mean nothing", file=sys.stderr)
     parts = {name: part for name, part in found.items() if isinstance(part, dict)}
     for name, part in parts.items():
         if "not_shown" in part:

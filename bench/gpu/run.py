@@ -380,7 +380,7 @@ def main() -> None:
     found["goals"] = goals(found)
     print(json.dumps(found, indent=1))
     if driver.is_standin:
-        print("this is the stand-in of the tests: these numbers mean nothing", file=sys.stderr)
+        print("this is the simulated driver of the tests: these numbers mean nothing", file=sys.stderr)
     for said in ("not shown", "missed"):
         if names := [goal for goal, met in found["goals"].items() if met == said]:
             print(f"{said}: {', '.join(names)}", file=sys.stderr)
