@@ -309,8 +309,9 @@ def test_uneven_ranks_without_steps_in_the_rest_of_an_epoch_resume_with_the_othe
         states = [loader.state_dict() for loader in each]
         for loader in each:
             loader.close()
-        numbers = {"world_size": world_size, "batch_size": 6 // world_size}
-        again = [sf.Loader(source, rank=rank, resume=states, **numbers, **order, **of) for rank in range(world_size)]
+        # Another start of the launcher: in the same one a rank that is early would join the ended generation.
+        of |= {"world_size": world_size, "batch_size": 6 // world_size} | ({"run": "restarted"} if of else {})
+        again = [sf.Loader(source, rank=rank, resume=states, **order, **of) for rank in range(world_size)]
 
         def read(loader: sf.Loader) -> list[Any]:
             return [(batch.epoch, batch.step, rows_of(batch)) for epoch in loader.epochs(2) for batch in epoch]
