@@ -196,7 +196,8 @@ impl Catalog {
 
     /// Opens a dataset whose files are gone, from the results that the coordinators keep.
     ///
-    /// # Errors  `NotFound` with `reason`: the coordinators do not have it.
+    /// # Errors  `NotFound` with `reason`: the coordinators do not have it, or the trainer is of
+    /// another user, whose right to read the files cannot be checked.
     fn open_missing(
         &self,
         name: &str,
@@ -205,6 +206,9 @@ impl Catalog {
         reason: String,
         progress: OnProgress<'_>,
     ) -> Result<Opened, LoadError> {
+        if rights != Rights::Own {
+            return Err(LoadError::NotFound(reason));
+        }
         let request = wire::GetDatasetRequest { context: None, name: name.to_owned() };
         let described = match self.session.coordinator().call(&mut waiting(progress), &request) {
             Err(error) if error.kind == ErrorKind::NotFound => None,
