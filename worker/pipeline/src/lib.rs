@@ -58,7 +58,7 @@ pub use samples::measured::{MeasuredColumn, MeasuredColumns};
 pub use samples::pack::{PackSpec, Packer};
 pub use samples::unbatch::{Edge, UnbatchColumn, UnbatchSpec};
 pub use samples::window::{WindowSpec, Windower};
-pub use samples::{CountedRecord, RecordSamples, SampleProgram};
+pub use samples::{CountedRecords, SampleProgram};
 pub use schema::{
     CheckedExpression, Outline, OutlineColumn, OutlineError, ParseSpec, RecordSpec, Schema,
     SchemaError, ShardSchemas,

@@ -44,45 +44,41 @@ pub struct SampleProgram {
     cost: Option<Measure>,
 }
 
-/// Samples of a record, and the cost of each if costs are measured.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CountedRecord {
-    pub samples: RecordSamples,
-    pub costs: Vec<u64>,
+/// Samples of records that follow each other.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CountedRecords {
+    /// Bytes of data of each record.
+    pub bytes: Vec<u64>,
+    /// Number of rows of each record, if rows are samples or in one; 0 of a record that is left out.
+    pub rows: Option<Vec<u32>>,
+    /// For each record, or each of these rows, whether it is a sample or in one. `None`: all are.
+    pub passes: Option<Vec<bool>>,
+    /// Tokens of each that passes, if packs are samples.
+    pub tokens: Option<Vec<u32>>,
+    /// Key of each that passes, if windows are samples: those that follow each other and have equal keys
+    /// are in the same windows.
+    pub keys: Option<Vec<Vec<u8>>>,
+    /// Cost of each that passes, if costs are measured.
+    pub costs: Option<Vec<u64>>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RecordSamples {
-    /// The record itself, or none.
-    Whole(bool),
-    /// Each of its rows, of this number.
-    Rows(u32),
-    /// Those of its rows for which the entry is true.
-    Some(Vec<bool>),
-    /// Its tokens, of this number, are in packs; `None`: it is left out.
-    Tokens(Option<u32>),
-    /// It is in windows, with records that follow it and have the same key; `None`: it is left out.
-    Member(Option<Vec<u8>>),
-    /// As [`RecordSamples::Tokens`], of each of its rows.
-    RowTokens(Vec<Option<u32>>),
-    /// As [`RecordSamples::Member`], of each of its rows.
-    RowMembers(Vec<Option<Vec<u8>>>),
-}
-
-impl RecordSamples {
-    /// Iterates over the rows that are samples; of a whole record: row 0. Packs and windows have none.
-    pub fn parts(&self) -> Box<dyn Iterator<Item = u32> + '_> {
-        match self {
-            Self::Whole(is_sample) => Box::new(0..u32::from(*is_sample)),
-            Self::Rows(rows) => Box::new(0..*rows),
-            Self::Some(rows) => {
-                let taken = (0..).zip(rows).filter(|(_, is_sample)| **is_sample);
-                Box::new(taken.map(|(row, _)| row))
-            }
-            Self::Tokens(_) | Self::Member(_) | Self::RowTokens(_) | Self::RowMembers(_) => {
-                Box::new(0..0)
-            }
+impl CountedRecords {
+    /// Returns the bytes of the samples' records: those of a record once for each of its samples, but
+    /// only once if they are in packs or windows.
+    pub fn data_bytes(&self) -> u64 {
+        let is_combined = self.tokens.is_some() || self.keys.is_some();
+        let (mut sum, mut from) = (0_u64, 0);
+        for (record, bytes) in self.bytes.iter().enumerate() {
+            let to = from + self.rows.as_ref().map_or(1, |rows| rows[record] as usize);
+            let taken = match &self.passes {
+                Some(passes) => passes[from..to].iter().filter(|passes| **passes).count(),
+                None => to - from,
+            };
+            from = to;
+            let times = if is_combined { taken.min(1) } else { taken };
+            sum = sum.saturating_add(bytes.saturating_mul(times as u64));
         }
+        sum
     }
 }
 
@@ -300,14 +296,17 @@ impl SampleProgram {
         }
     }
 
-    /// Returns the samples and the data bytes of all records of a shard, of values that were measured
-    /// before; `None`: some are not known, or a cost is none, which reading the shard reports.
+    /// Returns the samples of all records of a shard, of values that were measured before; `None`: some
+    /// are not known, or a cost is none, which reading the shard reports.
     /// - `shard_path`: relative to the dataset.
     pub fn count_kept(
         &self,
         columns: &MeasuredColumns,
         shard_path: &str,
-    ) -> Option<Vec<(CountedRecord, u64)>> {
+    ) -> Option<CountedRecords> {
+        if self.has_costs_of_rows() {
+            return None;
+        }
         let MeasuredColumn::Integers(bytes) = columns.get(RECORD_BYTES)? else { return None };
         let bytes: Vec<_> =
             bytes.iter().map(|bytes| u64::try_from(*bytes).ok()).collect::<Option<_>>()?;
@@ -318,22 +317,28 @@ impl SampleProgram {
             Some(filter) => filter.kept_passes(columns, shard_path)?,
             None => vec![true; columns.records()],
         };
-        let samples: Vec<_> = match &self.rows {
-            Some(counter) => self.kept_rows(counter, columns, shard_path, &passes)?,
-            None => match self.combiner.as_deref() {
-                Some(combiner) => {
-                    Sequences::kept(combiner, columns, shard_path, &passes)?.of_records()
-                }
-                None => passes.iter().copied().map(RecordSamples::Whole).collect(),
-            },
-        };
-        let costs = self.cost.as_ref().map(|cost| cost.kept_costs(columns, shard_path, &passes));
-        let costs = costs.map_or(Some(vec![]), |costs| costs)?;
-        let counted = |(record, (samples, bytes)): (usize, (RecordSamples, u64))| {
-            let costs = costs.get(record).copied().into_iter().take(samples.parts().count());
-            (CountedRecord { costs: costs.collect(), samples }, bytes)
-        };
-        Some(samples.into_iter().zip(bytes).enumerate().map(counted).collect())
+        let mut counted = CountedRecords { bytes, ..CountedRecords::default() };
+        if let Some(counter) = &self.rows {
+            let MeasuredColumn::Integers(counts) = columns.get(&counter.key)? else { return None };
+            let counts: Vec<u32> =
+                counts.iter().map(|count| u32::try_from(*count).ok()).collect::<Option<_>>()?;
+            let rows = columns.rows()?;
+            let holds = match &self.filter_rows {
+                None => vec![true; rows.records()],
+                Some(filter) => filter.kept_passes(rows, shard_path)?,
+            };
+            let taken = self.taken(counter, (&passes, &counts), &holds);
+            self.add_rows((&passes, &counts), &taken, &mut counted);
+            self.add_kept_sequences(rows, shard_path, &taken, &mut counted)?;
+            return Some(counted);
+        }
+        self.add_kept_sequences(columns, shard_path, &passes, &mut counted)?;
+        if let Some(cost) = &self.cost {
+            let costs = cost.kept_costs(columns, shard_path, &passes)?;
+            counted.costs = Some(of_taken(costs, &passes));
+        }
+        counted.passes = self.leaves_out().then_some(passes);
+        Some(counted)
     }
 
     /// Checks the data of records, and returns the samples of each and their costs.
@@ -347,79 +352,71 @@ impl SampleProgram {
         rows: &[Row<'_>],
         shard_path: &str,
         kept: Option<&mut MeasuredColumns>,
-    ) -> Result<Vec<CountedRecord>, RowError> {
+    ) -> Result<CountedRecords, RowError> {
         let mut kept = kept.filter(|_| !self.has_costs_of_rows());
-        let samples = self.samples(rows, shard_path, kept.as_deref_mut())?;
-        if let Some(kept) = &mut kept {
+        let bytes = rows.iter().map(|row| row.len() as u64).collect();
+        let mut counted = CountedRecords { bytes, ..CountedRecords::default() };
+        let passes = match &self.filter {
+            Some(filter) => filter.passes(rows, shard_path, kept.as_deref_mut())?,
+            None => vec![true; rows.len()],
+        };
+        match &self.rows {
+            Some(counter) => {
+                let kept = kept.as_deref_mut();
+                self.count_rows((counter, rows, &passes), shard_path, kept, &mut counted)?;
+            }
+            None => {
+                let kept = kept.as_deref_mut();
+                self.add_sequences(rows, shard_path, &passes, kept, &mut counted)?;
+                counted.passes = self.leaves_out().then_some(passes);
+            }
+        }
+        if let Some(cost) = &self.cost {
+            counted.costs =
+                Some(self.costs(cost, rows, shard_path, kept.as_deref_mut(), &counted)?);
+        }
+        if let Some(kept) = kept {
             let bytes = rows.iter().map(|row| row.len() as i64).collect();
             kept.push(RECORD_BYTES, MeasuredColumn::Integers(bytes));
-        }
-        let counted = self.with_costs(samples, rows, shard_path, kept.as_deref_mut())?;
-        if let Some(kept) = kept {
             kept.advance(rows.len());
         }
         Ok(counted)
     }
 
-    fn with_costs(
+    /// Returns the costs of the records or rows that are samples.
+    fn costs(
         &self,
-        samples: Vec<RecordSamples>,
+        cost: &Measure,
         rows: &[Row<'_>],
         shard_path: &str,
         kept: Kept<'_>,
-    ) -> Result<Vec<CountedRecord>, RowError> {
-        let Some(cost) = &self.cost else {
-            let counted = |samples| CountedRecord { samples, costs: vec![] };
-            return Ok(samples.into_iter().map(counted).collect());
-        };
-        if self.rows.is_none() {
-            let passes: Vec<_> = samples.iter().map(|one| one.parts().count() > 0).collect();
+        counted: &CountedRecords,
+    ) -> Result<Vec<u64>, RowError> {
+        let all = vec![true; rows.len()];
+        let passes = counted.passes.as_deref();
+        let Some(counts) = &counted.rows else {
             let measure = |rows: &[Row<'_>], kept: Kept<'_>| cost.costs(rows, shard_path, kept);
-            let costs = of_passing(rows, &passes, kept, measure)?.into_iter();
-            let costs = costs.map(|cost| cost.into_iter().collect());
-            let counted = |(samples, costs)| CountedRecord { samples, costs };
-            return Ok(samples.into_iter().zip(costs).map(counted).collect());
-        }
-        let taken = rows.iter().zip(&samples);
-        let taken = taken.flat_map(|(row, of)| of.parts().map(|part| Row { part, ..*row }));
-        let taken: Vec<Row<'_>> = taken.collect();
-        let mut costs = cost.costs(&taken, shard_path, None)?.into_iter();
-        let counted = |samples: RecordSamples| {
-            let costs = costs.by_ref().take(samples.parts().count()).collect();
-            CountedRecord { samples, costs }
+            let costs = of_passing(rows, passes.unwrap_or(&all), kept, measure)?;
+            return Ok(costs.into_iter().flatten().collect());
         };
-        Ok(samples.into_iter().map(counted).collect())
-    }
-
-    /// Checks the data of records, and returns the samples of each.
-    fn samples(
-        &self,
-        rows: &[Row<'_>],
-        shard_path: &str,
-        mut kept: Kept<'_>,
-    ) -> Result<Vec<RecordSamples>, RowError> {
-        let passes = match &self.filter {
-            Some(filter) => filter.passes(rows, shard_path, kept.as_deref_mut())?,
-            None => vec![true; rows.len()],
-        };
-        match (&self.rows, self.combiner.as_deref()) {
-            (Some(counter), _) => self.rows_of(counter, rows, shard_path, &passes, kept),
-            (None, Some(combiner)) => {
-                Ok(Sequences::new(combiner, rows, shard_path, &passes, kept)?.of_records())
+        let parts = (0..rows.len()).flat_map(|at| parts_of(rows, counts, at));
+        let taken: Vec<Row<'_>> = match passes {
+            Some(passes) => {
+                parts.zip(passes).filter_map(|(row, taken)| taken.then_some(row)).collect()
             }
-            (None, None) => Ok(passes.into_iter().map(RecordSamples::Whole).collect()),
-        }
+            None => parts.collect(),
+        };
+        cost.costs(&taken, shard_path, None)
     }
 
-    /// Returns the rows of each record that are samples.
-    fn rows_of(
+    /// Adds the rows of each record that are samples or in one.
+    fn count_rows(
         &self,
-        counter: &RowCounter,
-        rows: &[Row<'_>],
+        (counter, rows, passes): (&RowCounter, &[Row<'_>], &[bool]),
         shard_path: &str,
-        passes: &[bool],
         kept: Kept<'_>,
-    ) -> Result<Vec<RecordSamples>, RowError> {
+        counted: &mut CountedRecords,
+    ) -> Result<(), RowError> {
         // To keep the values of rows, all records are measured.
         let all = kept.is_some().then(|| counter.count(rows).ok()).flatten();
         let (counts, mut kept) = match (all, kept) {
@@ -433,7 +430,7 @@ impl SampleProgram {
                 (counts.into_iter().map(Option::unwrap_or_default).collect(), None)
             }
         };
-        let (mut samples, mut from) = (Vec::with_capacity(rows.len()), 0);
+        let mut from = 0;
         while from < rows.len() {
             let (mut to, mut parts) = (from, 0);
             while to < rows.len() && (to == from || parts + counts[to] as usize <= PARTS) {
@@ -446,46 +443,18 @@ impl SampleProgram {
                 Some(filter) => holds(filter, group, shard_path, kept.as_deref_mut())?,
             };
             let taken = self.taken(counter, (group.1, group.2), &holds);
-            let sequences = match self.combiner.as_deref() {
-                Some(combiner) => {
-                    let parts: Vec<Row<'_>> =
-                        (0..to - from).flat_map(|at| parts_of(group.0, group.2, at)).collect();
-                    Some(Sequences::new(combiner, &parts, shard_path, &taken, kept.as_deref_mut())?)
-                }
-                None => None,
-            };
+            self.add_rows((group.1, group.2), &taken, counted);
+            if self.combiner.is_some() {
+                let parts: Vec<Row<'_>> =
+                    (0..to - from).flat_map(|at| parts_of(group.0, group.2, at)).collect();
+                self.add_sequences(&parts, shard_path, &taken, kept.as_deref_mut(), counted)?;
+            }
             if let Some(kept) = &mut kept {
                 kept.advance(parts);
             }
-            self.add_rows((group.1, group.2), &taken, sequences, &mut samples);
             from = to;
         }
-        Ok(samples)
-    }
-
-    /// As [`SampleProgram::rows_of`], of values that were measured before.
-    fn kept_rows(
-        &self,
-        counter: &RowCounter,
-        columns: &MeasuredColumns,
-        shard_path: &str,
-        passes: &[bool],
-    ) -> Option<Vec<RecordSamples>> {
-        let MeasuredColumn::Integers(counts) = columns.get(&counter.key)? else { return None };
-        let counts: Vec<u32> =
-            counts.iter().map(|count| u32::try_from(*count).ok()).collect::<Option<_>>()?;
-        let rows = columns.rows()?;
-        let holds = match &self.filter_rows {
-            None => vec![true; rows.records()],
-            Some(filter) => filter.kept_passes(rows, shard_path)?,
-        };
-        let taken = self.taken(counter, (passes, &counts), &holds);
-        let combiner = self.combiner.as_deref();
-        let sequences = combiner.map(|one| Sequences::kept(one, rows, shard_path, &taken));
-        let sequences = sequences.map_or(Some(None), |sequences| sequences.map(Some))?;
-        let mut samples = Vec::with_capacity(counts.len());
-        self.add_rows((passes, &counts), &taken, sequences, &mut samples);
-        Some(samples)
+        Ok(())
     }
 
     /// Returns for each row of records whether it is a sample or in one.
@@ -509,102 +478,79 @@ impl SampleProgram {
         taken
     }
 
-    /// Adds the samples of records.
-    /// - `taken`: as of [`SampleProgram::taken`]. `sequences`: of their rows, if they are combined.
+    /// Adds the rows of records.
+    /// - `taken`: as of [`SampleProgram::taken`].
     fn add_rows(
         &self,
         (passes, counts): (&[bool], &[u32]),
         taken: &[bool],
-        mut sequences: Option<Sequences>,
-        samples: &mut Vec<RecordSamples>,
+        counted: &mut CountedRecords,
     ) {
-        let (mut rest, leaves_out) = (taken, self.leaves_out());
+        let rows = counted.rows.get_or_insert_default();
+        let mut taken_rows = self.leaves_out().then(|| counted.passes.get_or_insert_default());
+        let mut rest = taken;
         for (passes, count) in passes.iter().zip(counts) {
             let (of_record, after) = rest.split_at(*count as usize);
             rest = after;
             // A record that does not pass has no rows.
-            let rows = if *passes { of_record } else { &[] };
-            samples.push(match &mut sequences {
-                Some(sequences) => sequences.of_rows(of_record.len(), rows.len()),
-                None if leaves_out => RecordSamples::Some(rows.to_vec()),
-                None => RecordSamples::Rows(rows.len() as u32),
-            });
+            rows.push(if *passes { *count } else { 0 });
+            if let Some(taken_rows) = taken_rows.as_mut().filter(|_| *passes) {
+                taken_rows.extend_from_slice(of_record);
+            }
         }
     }
-}
 
-/// Values that determine packs or windows, of each record or row; `None`: it is left out.
-enum Sequences {
-    Lengths(std::vec::IntoIter<Option<u32>>),
-    Keys(std::vec::IntoIter<Option<Vec<u8>>>),
-}
-
-impl Sequences {
-    /// Checks the data of records, and measures those that are `taken`.
-    /// - `rows`: records, or rows of them. `kept`: as in [`SampleProgram::count`].
-    fn new(
-        combiner: &Combiner,
+    /// Checks the data of records or rows, and adds what determines the packs or windows that those
+    /// that are `taken` are in.
+    fn add_sequences(
+        &self,
         rows: &[Row<'_>],
         shard_path: &str,
         taken: &[bool],
         kept: Kept<'_>,
-    ) -> Result<Self, RowError> {
-        Ok(match combiner {
-            Combiner::Packs(packer) => {
+        counted: &mut CountedRecords,
+    ) -> Result<(), RowError> {
+        match self.combiner.as_deref() {
+            Some(Combiner::Packs(packer)) => {
                 let lengths = |rows: &[Row<'_>], kept: Kept<'_>| packer.lengths(rows, kept);
-                Self::Lengths(of_passing(rows, taken, kept, lengths)?.into_iter())
+                let lengths = of_passing(rows, taken, kept, lengths)?.into_iter().flatten();
+                counted.tokens.get_or_insert_default().extend(lengths);
             }
-            Combiner::Windows(windower) => {
+            Some(Combiner::Windows(windower)) => {
                 let keys = |rows: &[Row<'_>], kept: Kept<'_>| windower.keys(rows, shard_path, kept);
-                Self::Keys(of_passing(rows, taken, kept, keys)?.into_iter())
+                let keys = of_passing(rows, taken, kept, keys)?.into_iter().flatten();
+                counted.keys.get_or_insert_default().extend(keys);
             }
-        })
+            None => {}
+        }
+        Ok(())
     }
 
-    /// As [`Sequences::new`], of values that were measured before; `None`: some are not known.
-    fn kept(
-        combiner: &Combiner,
+    /// As [`SampleProgram::add_sequences`], of values that were measured before; `None`: some are not
+    /// known.
+    fn add_kept_sequences(
+        &self,
         columns: &MeasuredColumns,
         shard_path: &str,
         taken: &[bool],
-    ) -> Option<Self> {
-        fn of_taken<T>(values: Vec<T>, taken: &[bool]) -> std::vec::IntoIter<Option<T>> {
-            let values = values.into_iter().zip(taken);
-            values.map(|(value, taken)| taken.then_some(value)).collect::<Vec<_>>().into_iter()
+        counted: &mut CountedRecords,
+    ) -> Option<()> {
+        match self.combiner.as_deref() {
+            Some(Combiner::Packs(packer)) => {
+                counted.tokens = Some(of_taken(packer.kept_lengths(columns)?, taken));
+            }
+            Some(Combiner::Windows(windower)) => {
+                counted.keys = Some(of_taken(windower.kept_keys(columns, shard_path)?, taken));
+            }
+            None => {}
         }
-        Some(match combiner {
-            Combiner::Packs(packer) => {
-                Self::Lengths(of_taken(packer.kept_lengths(columns)?, taken))
-            }
-            Combiner::Windows(windower) => {
-                Self::Keys(of_taken(windower.kept_keys(columns, shard_path)?, taken))
-            }
-        })
+        Some(())
     }
+}
 
-    fn of_records(self) -> Vec<RecordSamples> {
-        match self {
-            Self::Lengths(lengths) => lengths.map(RecordSamples::Tokens).collect(),
-            Self::Keys(keys) => keys.map(RecordSamples::Member).collect(),
-        }
-    }
-
-    /// Removes the values of the rows of the next record.
-    /// - `count`: number of them. `taken`: number of those that are kept.
-    fn of_rows(&mut self, count: usize, taken: usize) -> RecordSamples {
-        match self {
-            Self::Lengths(lengths) => {
-                let mut rows: Vec<_> = lengths.by_ref().take(count).collect();
-                rows.truncate(taken);
-                RecordSamples::RowTokens(rows)
-            }
-            Self::Keys(keys) => {
-                let mut rows: Vec<_> = keys.by_ref().take(count).collect();
-                rows.truncate(taken);
-                RecordSamples::RowMembers(rows)
-            }
-        }
-    }
+/// Returns the values of the records or rows that are taken.
+fn of_taken<T>(values: Vec<T>, taken: &[bool]) -> Vec<T> {
+    values.into_iter().zip(taken).filter_map(|(value, taken)| taken.then_some(value)).collect()
 }
 
 /// Iterates over the rows of a record.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 use shardfeed_pipeline::{
-    MeasuredColumn, MeasuredColumns, RecordSpec, Row, RowError, SampleProgram, Schema,
+    CountedRecords, MeasuredColumn, MeasuredColumns, RecordSpec, Row, RowError, SampleProgram,
+    Schema,
 };
 use shardfeed_plan::Sample;
 use shardfeed_tfrecord::example::{Value, encode_example};
@@ -131,19 +132,34 @@ fn row(ordinal: usize, stored: &[u8]) -> Row<'_> {
     Row::of_record(Sample { shard: 0, ordinal: ordinal as u64 }, stored)
 }
 
+/// Adds the samples of the records that follow.
+fn extend(all: &mut CountedRecords, more: CountedRecords) {
+    fn add<T>(all: &mut Option<Vec<T>>, more: Option<Vec<T>>) {
+        if let Some(more) = more {
+            all.get_or_insert_default().extend(more);
+        }
+    }
+    all.bytes.extend(more.bytes);
+    add(&mut all.rows, more.rows);
+    add(&mut all.passes, more.passes);
+    add(&mut all.tokens, more.tokens);
+    add(&mut all.keys, more.keys);
+    add(&mut all.costs, more.costs);
+}
+
 /// Counts all records, in groups, and measures them.
 fn counted(
     program: &SampleProgram,
     records: &[Vec<u8>],
     group: usize,
-) -> Result<(Vec<(shardfeed_pipeline::CountedRecord, u64)>, MeasuredColumns), RowError> {
+) -> Result<(CountedRecords, MeasuredColumns), RowError> {
     let mut columns = MeasuredColumns::default();
-    let mut all = vec![];
+    let mut all = CountedRecords::default();
     let rows: Vec<_> = records.iter().enumerate().map(|(at, stored)| row(at, stored)).collect();
     for rows in rows.chunks(group) {
         let counted = program.count(rows, PATH, Some(&mut columns))?;
         assert_eq!(counted, program.count(rows, PATH, None).unwrap(), "kept or not");
-        all.extend(counted.into_iter().zip(rows.iter().map(|row| row.len() as u64)));
+        extend(&mut all, counted);
     }
     Ok((all, columns))
 }

@@ -425,15 +425,12 @@ impl CountingPass {
         let path = &self.files.dataset().manifest().shards()[shard as usize].path;
         let skips = |error: &RowError| self.corrupt.skips() && error.fault.is_of_record();
         match self.program.count(rows, path, Some(&mut counted.columns)) {
-            Ok(records) => {
-                let records = rows.iter().zip(&records);
-                records.for_each(|(row, record)| counted.map.push(record, row.len() as u64));
-            }
+            Ok(records) => counted.map.push(&records),
             Err(error) if !skips(&error) => return Err(self.files.located(error)),
             Err(_) => {
                 for row in rows {
                     match self.program.count(std::slice::from_ref(row), path, None) {
-                        Ok(records) => counted.map.push(&records[0], row.len() as u64),
+                        Ok(record) => counted.map.push(&record),
                         Err(error) if skips(&error) => {
                             counted.is_doubtful |= matches!(error.fault, RowFault::Data(_));
                             let (ordinal, offset) = (row.sample.ordinal, row.offset);

@@ -35,7 +35,7 @@ mod tests {
     use std::sync::Arc;
 
     use serde_json::json;
-    use shardfeed_pipeline::{CountedRecord, RecordSamples, RecordSpec, Schema};
+    use shardfeed_pipeline::{CountedRecords, RecordSpec, Schema};
 
     use super::*;
 
@@ -54,10 +54,9 @@ mod tests {
     fn stored_counts_are_those_of_the_same_map_and_settings() {
         let (program, shard) = (program(16), Digest::from_bytes([1; 32]));
         let mut map = SampleMap::new(&program);
-        for tokens in [5, 9, 12, 3, 16, 1, 7, 7, 2, 11, 4] {
-            let samples = RecordSamples::Tokens(Some(tokens));
-            map.push(&CountedRecord { samples, costs: vec![] }, 100);
-        }
+        let tokens = vec![5, 9, 12, 3, 16, 1, 7, 7, 2, 11, 4];
+        let bytes = vec![100; tokens.len()];
+        map.push(&CountedRecords { bytes, tokens: Some(tokens), ..CountedRecords::default() });
         let counted = map.clone();
         map.group(&program, shard, &[]).unwrap();
         let of_map = name("map", &program).unwrap();

@@ -1,6 +1,6 @@
 //! Sample maps: which records of each shard, or which of their rows, are samples.
 
-use shardfeed_pipeline::{CountedRecord, MeasuredColumns, RecordSamples, SampleProgram};
+use shardfeed_pipeline::{CountedRecords, MeasuredColumns, SampleProgram};
 use shardfeed_plan::{Digest, Lengths, PackError};
 
 use super::bits::Bits;
@@ -88,8 +88,7 @@ impl SampleMap {
         path: &str,
     ) -> Option<Self> {
         let mut map = Self::new(program);
-        let counted = program.count_kept(columns, path)?;
-        counted.iter().for_each(|(record, bytes)| map.push(record, *bytes));
+        map.push(&program.count_kept(columns, path)?);
         Some(map)
     }
 
@@ -106,62 +105,32 @@ impl SampleMap {
         self.rows.is_some()
     }
 
-    pub(super) fn push(&mut self, counted: &CountedRecord, data_bytes: u64) {
-        self.push_samples(&counted.samples, data_bytes);
-        if let Some(costs) = &mut self.costs {
-            counted.costs.iter().for_each(|cost| costs.push(*cost));
-        }
-    }
-
-    fn push_samples(&mut self, samples: &RecordSamples, data_bytes: u64) {
-        let before = self.samples();
-        let mut add = |count: usize, passes: &dyn Fn(usize) -> bool| {
-            if let Some(rows) = &mut self.rows {
-                (0..count).for_each(|_| rows.push(true));
-                rows.push(false);
+    /// Adds records of the program.
+    pub(super) fn push(&mut self, counted: &CountedRecords) {
+        let CountedRecords { bytes, rows, passes, tokens, keys, costs } = counted;
+        self.records += bytes.len() as u64;
+        self.data_bytes = self.data_bytes.saturating_add(counted.data_bytes());
+        if let (Some(bits), Some(rows)) = (&mut self.rows, rows) {
+            for count in rows {
+                (0..*count).for_each(|_| bits.push(true));
+                bits.push(false);
             }
-            if let Some(bits) = &mut self.passes {
-                (0..count).for_each(|row| bits.push(passes(row)));
-            }
-        };
-        match samples {
-            RecordSamples::Whole(passes) => add(1, &|_| *passes),
-            RecordSamples::Rows(count) => add(*count as usize, &|_| true),
-            RecordSamples::Some(passes) => add(passes.len(), &|row| passes[row]),
-            RecordSamples::Tokens(tokens) => add(1, &|_| tokens.is_some()),
-            RecordSamples::Member(key) => add(1, &|_| key.is_some()),
-            RecordSamples::RowTokens(rows) => add(rows.len(), &|row| rows[row].is_some()),
-            RecordSamples::RowMembers(rows) => add(rows.len(), &|row| rows[row].is_some()),
         }
-        self.records += 1;
-        let lengths = match samples {
-            RecordSamples::Tokens(length) => std::slice::from_ref(length),
-            RecordSamples::RowTokens(lengths) => lengths,
-            _ => &[],
-        };
-        if let Some(tokens) = &mut self.tokens {
-            lengths.iter().flatten().for_each(|length| tokens.push(*length));
+        if let (Some(bits), Some(passes)) = (&mut self.passes, passes) {
+            passes.iter().for_each(|passes| bits.push(*passes));
         }
-        let keys = match samples {
-            RecordSamples::Member(key) => std::slice::from_ref(key),
-            RecordSamples::RowMembers(keys) => keys,
-            _ => &[],
-        };
-        if let Some(starts) = &mut self.starts {
-            for key in keys.iter().flatten() {
+        if let (Some(lengths), Some(tokens)) = (&mut self.tokens, tokens) {
+            tokens.iter().for_each(|length| lengths.push(*length));
+        }
+        if let (Some(starts), Some(keys)) = (&mut self.starts, keys) {
+            for key in keys {
                 starts.push(self.last_key.as_ref() != Some(key));
                 self.last_key = Some(key.clone());
             }
         }
-        // A record in packs or windows is read once.
-        let is_combined = self.tokens.is_some() || self.starts.is_some();
-        let times = match is_combined {
-            true => {
-                u64::from(lengths.iter().any(Option::is_some) || keys.iter().any(Option::is_some))
-            }
-            false => self.samples() - before,
-        };
-        self.data_bytes += times.saturating_mul(data_bytes);
+        if let (Some(all), Some(costs)) = (&mut self.costs, costs) {
+            costs.iter().for_each(|cost| all.push(*cost));
+        }
     }
 
     /// Makes packs or windows of the records, if the program does.
@@ -241,16 +210,20 @@ impl SampleMap {
 
     /// Adds the next record, which has no samples.
     pub(super) fn push_none(&mut self) {
-        let none = match (&self.rows, &self.tokens) {
-            (Some(_), _) => RecordSamples::Rows(0),
-            (None, _) if self.starts.is_some() => RecordSamples::Member(None),
-            // A sequence without tokens is in no pack.
-            (None, Some(_)) => {
-                RecordSamples::Tokens(if self.passes.is_some() { None } else { Some(0) })
-            }
-            (None, None) => RecordSamples::Whole(false),
-        };
-        self.push_samples(&none, 0);
+        let rows = self.rows.as_ref().map(|_| vec![0]);
+        let none = || if rows.is_some() { vec![] } else { vec![false] };
+        let passes = self.passes.as_ref().map(|_| none());
+        // A sequence without tokens is in no pack.
+        let is_sequence = rows.is_none() && passes.is_none();
+        let tokens = is_sequence.then(|| vec![0]);
+        self.push(&CountedRecords {
+            bytes: vec![0],
+            rows,
+            passes,
+            tokens,
+            keys: None,
+            costs: None,
+        });
     }
 
     /// Returns the map of a shard whose records are all samples.
@@ -537,53 +510,58 @@ fn read_lengths(
 mod tests {
     use super::*;
 
-    /// Returns a map without rows, or without left-out rows, as `is_of` asks.
-    fn map(samples: &[RecordSamples]) -> SampleMap {
-        let has = |form: fn(&RecordSamples) -> bool| samples.iter().any(form);
-        let packed =
-            has(|one| matches!(one, RecordSamples::Tokens(_) | RecordSamples::RowTokens(_)));
-        let windowed =
-            has(|one| matches!(one, RecordSamples::Member(_) | RecordSamples::RowMembers(_)));
-        let of_records = |one: &RecordSamples| {
-            use RecordSamples::{Member, Tokens, Whole};
-            matches!(one, Whole(_) | Tokens(_) | Member(_))
-        };
-        let rows = !samples.iter().any(of_records);
-        let passes = samples.iter().any(|one| match one {
-            RecordSamples::Rows(_) | RecordSamples::Tokens(Some(_)) => false,
-            RecordSamples::RowTokens(rows) => rows.contains(&None),
-            _ => true,
-        });
-        let (tokens, starts) = (packed.then(Box::default), windowed.then(Box::default));
-        let (rows, passes) = (rows.then(Box::default), passes.then(Box::default));
+    /// Returns a map in which `counted` decides about the form.
+    fn map(counted: &CountedRecords) -> SampleMap {
+        let bits = |is_some: bool| is_some.then(Box::default);
+        let (rows, passes) = (bits(counted.rows.is_some()), bits(counted.passes.is_some()));
+        let (starts, tokens) = (bits(counted.keys.is_some()), counted.tokens.as_ref());
+        let tokens = tokens.map(|_| Box::default());
         let mut map = SampleMap { rows, passes, tokens, starts, ..SampleMap::default() };
-        samples.iter().for_each(|samples| map.push_samples(samples, 3));
+        map.push(counted);
         map
+    }
+
+    /// Returns the samples of records of three bytes.
+    /// - `taken`: for each of its rows whether it is a sample.
+    fn counted(taken: &[Vec<bool>], has_rows: bool, leaves_out: bool) -> CountedRecords {
+        CountedRecords {
+            bytes: vec![3; taken.len()],
+            rows: has_rows.then(|| taken.iter().map(|rows| rows.len() as u32).collect()),
+            passes: leaves_out.then(|| taken.concat()),
+            ..CountedRecords::default()
+        }
     }
 
     #[test]
     fn samples_and_records_are_found_from_each_other() {
         let some = |rows: u64, of: u64| (0..rows).map(move |row| row % of == 1).collect();
-        let patterns: [&dyn Fn(u64) -> RecordSamples; 9] = [
-            &|_| RecordSamples::Whole(true),
-            &|_| RecordSamples::Whole(false),
-            &|record| RecordSamples::Whole(record % 7 == 3),
-            &|record| RecordSamples::Whole(record > 600 && record % 64 != 0),
-            &|record| RecordSamples::Whole(record == 63 || record == 64 || record == 1000),
-            &|_| RecordSamples::Rows(0),
-            &|record| RecordSamples::Rows(record as u32 % 5),
-            &|record| RecordSamples::Rows(if record == 511 { 2_000 } else { 1 }),
-            &|record| RecordSamples::Some(some(record % 9, 2 + record % 3)),
+        let all = |rows: u64| vec![true; rows as usize];
+        // Whether there are rows, and whether some are left out.
+        type Pattern<'a> = (bool, bool, &'a dyn Fn(u64) -> Vec<bool>);
+        let patterns: [Pattern<'_>; 9] = [
+            (false, true, &|_| vec![true]),
+            (false, true, &|_| vec![false]),
+            (false, true, &|record| vec![record % 7 == 3]),
+            (false, true, &|record| vec![record > 600 && record % 64 != 0]),
+            (false, true, &|record| vec![record == 63 || record == 64 || record == 1000]),
+            (true, false, &|_| vec![]),
+            (true, false, &|record| all(record % 5)),
+            (true, false, &|record| all(if record == 511 { 2_000 } else { 1 })),
+            (true, true, &|record| some(record % 9, 2 + record % 3)),
         ];
         for records in [0, 1, 63, 64, 65, 511, 512, 513, 1500] {
-            for pattern in patterns {
+            for (has_rows, leaves_out, pattern) in patterns {
                 let samples: Vec<_> = (0..records).map(pattern).collect();
-                let map = map(&samples);
-                let of_record = |(record, samples): (u64, &RecordSamples)| {
-                    let place = move |part| SamplePlace { record, part };
-                    samples.parts().map(place).collect::<Vec<_>>()
+                let map = map(&counted(&samples, has_rows, leaves_out));
+                let parts: Vec<Vec<u32>> = samples
+                    .iter()
+                    .map(|rows| (0..).zip(rows).filter(|row| *row.1).map(|row| row.0).collect())
+                    .collect();
+                let of_record = |(record, parts): (u64, &Vec<u32>)| {
+                    let place = move |part: &u32| SamplePlace { record, part: *part };
+                    parts.iter().map(place).collect::<Vec<_>>()
                 };
-                let expected: Vec<_> = (0..).zip(&samples).flat_map(of_record).collect();
+                let expected: Vec<_> = (0..).zip(&parts).flat_map(of_record).collect();
                 let found: Vec<_> = (0..map.samples()).map(|at| map.place_of(at)).collect();
                 let same: Vec<_> = expected.iter().copied().map(Some).collect();
                 assert_eq!(found, same, "{records} records");
@@ -591,12 +569,11 @@ mod tests {
                 for record in 0..records + 2 {
                     let before = expected.partition_point(|one| one.record < record) as u64;
                     assert_eq!(map.samples_before(record), before, "{record} of {records}");
-                    let of_record = samples.get(record as usize).into_iter();
-                    let of_record = of_record.flat_map(RecordSamples::parts).collect::<Vec<_>>();
+                    let of_record = parts.get(record as usize).cloned().unwrap_or_default();
                     assert_eq!(map.parts(record).collect::<Vec<_>>(), of_record);
                 }
                 assert_eq!(map.data_bytes(), 3 * expected.len() as u64);
-                let none = samples.iter().filter(|one| one.parts().next().is_none()).count();
+                let none = parts.iter().filter(|parts| parts.is_empty()).count();
                 assert_eq!(map.tally().records_left_out, none as u64);
                 let stored = map.encode("one");
                 assert_eq!(SampleMap::read(&stored, "one", records).as_ref(), Some(&map));
@@ -604,6 +581,12 @@ mod tests {
                 assert_eq!(SampleMap::read(&stored, "other", records), None);
             }
         }
+    }
+
+    /// Returns packed records with these numbers of tokens.
+    fn packed(tokens: Vec<u32>) -> CountedRecords {
+        let bytes = vec![3; tokens.len()];
+        CountedRecords { bytes, tokens: Some(tokens), ..CountedRecords::default() }
     }
 
     #[test]
@@ -614,8 +597,7 @@ mod tests {
                 &numbers.iter().copied().flat_map(u64::to_le_bytes).collect::<Vec<_>>(),
             )
         };
-        let tokens = [3, 65_535, 0].map(|tokens| RecordSamples::Tokens(Some(tokens)));
-        let expected = map(&tokens);
+        let expected = map(&packed(vec![3, 65_535, 0]));
         let before = stored(&[4, 9, 3, 3 | 65_535 << 32, 0]);
         assert_eq!(SampleMap::read(&before, "one", 3).as_ref(), Some(&expected));
         assert!(expected.encode("one").len() < before.len(), "it is stored with two bytes each");
@@ -624,29 +606,40 @@ mod tests {
 
     #[test]
     fn a_damaged_map_is_none() {
-        let whole: Vec<_> = (0..100).map(|record| RecordSamples::Whole(record % 3 == 0)).collect();
-        let rows: Vec<_> = (0..100).map(|record| RecordSamples::Rows(record % 3)).collect();
-        let tokens = (0..100).map(|record| (record % 3 != 0).then_some(record * 7));
-        let tokens: Vec<_> = tokens.map(RecordSamples::Tokens).collect();
-        let member = |record: u32| (record % 4 != 1).then(|| vec![record as u8 / 9]);
-        let members: Vec<_> = (0..100).map(member).map(RecordSamples::Member).collect();
-        let each = |record: u32| (0..record % 4).map(move |row| !(record + row).is_multiple_of(3));
-        let length = |record: u32| each(record).map(|some| some.then_some(record * 7)).collect();
-        let some: Vec<_> = (0..100).map(length).map(RecordSamples::RowTokens).collect();
-        let all =
-            |record: u32| RecordSamples::RowTokens(vec![Some(record * 900); record as usize % 4]);
-        let all: Vec<_> = (0..100).map(all).collect();
-        let key =
-            |record: u32| each(record).map(|some| some.then(|| vec![record as u8 / 3])).collect();
-        let keys: Vec<_> = (0..100).map(key).map(RecordSamples::RowMembers).collect();
-        let mut maps: Vec<_> =
-            [&whole, &rows, &tokens, &members, &some, &all, &keys].map(|all| map(all)).into();
+        let records: Vec<_> = (0..100).map(|record| vec![record % 3 == 0]).collect();
+        let rows: Vec<_> = (0..100).map(|record| vec![true; record % 3]).collect();
+        let some: Vec<Vec<_>> = (0..100_usize)
+            .map(|record| (0..record % 4).map(|row| !(record + row).is_multiple_of(3)).collect())
+            .collect();
+        let some_taken = some.iter().flatten().filter(|taken| **taken).count() as u32;
+        let (whole, rows) = (counted(&records, false, true), counted(&rows, true, false));
+        let some = counted(&some, true, true);
+        let with_tokens = |counted: &CountedRecords, samples: u32, factor: u32| {
+            let tokens = Some((0..samples).map(|sample| sample * factor).collect());
+            CountedRecords { tokens, ..counted.clone() }
+        };
+        let with_keys = |counted: &CountedRecords, samples: u32| {
+            let keys = Some((0..samples).map(|sample| vec![sample as u8 / 9]).collect());
+            CountedRecords { keys, ..counted.clone() }
+        };
+        let mut maps: Vec<_> = [
+            with_tokens(&whole, 34, 7),
+            with_keys(&whole, 34),
+            with_tokens(&some, some_taken, 7),
+            with_tokens(&rows, 99, 900),
+            with_keys(&some, some_taken),
+            packed((0..100).map(|record| 65_500 + record).collect()),
+            whole,
+            rows.clone(),
+        ]
+        .iter()
+        .map(map)
+        .collect();
         maps.iter_mut().for_each(|map| map.last_key = None);
-        let long = (0..100).map(|record| RecordSamples::Tokens(Some(65_500 + record)));
-        maps.push(map(&long.collect::<Vec<_>>()));
+        let of_rows = map(&rows);
         let mut costs = Costs::default();
-        (0..maps[1].samples()).for_each(|sample| costs.push(sample * 100));
-        maps.push(SampleMap { costs: Some(Box::new(costs)), ..maps[1].clone() });
+        (0..of_rows.samples()).for_each(|sample| costs.push(sample * 100));
+        maps.push(SampleMap { costs: Some(Box::new(costs)), ..of_rows });
         // A trainer does not know the bytes of files.
         maps.push(SampleMap::of_all(100, u64::MAX));
         for map in maps {

@@ -59,11 +59,10 @@ impl ScanCount for ScanCounter {
         let mut is_doubtful = false;
         let mut count = |rows: &[Row<'_>]| -> Option<()> {
             let counted = self.program.count(rows, path, Some(&mut columns));
-            let records = counted.inspect_err(|error| {
+            let counted = counted.inspect_err(|error| {
                 is_doubtful = matches!(error.fault, RowFault::Data(_));
             });
-            let records = records.ok()?;
-            rows.iter().zip(&records).for_each(|(row, record)| map.push(record, row.len() as u64));
+            map.push(&counted.ok()?);
             (map.samples() <= SAMPLES_MAX).then_some(())
         };
         let index = index_chunks(source, path, options, on_progress, &mut |chunk| {

@@ -275,7 +275,7 @@ impl ReadMaps {
 
 #[cfg(test)]
 mod tests {
-    use shardfeed_pipeline::RecordSamples;
+    use shardfeed_pipeline::CountedRecords;
 
     use super::*;
 
@@ -284,9 +284,9 @@ mod tests {
         let file = MapFile::of_process().unwrap();
         let map = |records: u64| {
             let mut map = SampleMap { passes: Some(Box::default()), ..SampleMap::default() };
-            for record in 0..records {
-                map.push_samples(&RecordSamples::Whole(record % 3 > 0), 5);
-            }
+            let passes = Some((0..records).map(|record| record % 3 > 0).collect());
+            let bytes = vec![5; records as usize];
+            map.push(&CountedRecords { bytes, passes, ..CountedRecords::default() });
             map
         };
         let places: Vec<_> =
