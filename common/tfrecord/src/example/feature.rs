@@ -79,6 +79,18 @@ impl<'a> ListRef<'a> {
     /// If they are not int64, or if their number differs from the length of `values`.
     pub fn write_i64(&self, values: &mut [i64]) {
         self.expect_room(DType::Int64, values.len());
+        // By far the most common list: one packed number.
+        if let ([place], [first, bytes, packed @ ..]) = (&mut *values, self.wire)
+            && *first == tag(1)
+            && *bytes < 0x80
+            && usize::from(*bytes) == packed.len()
+            && !self.in_pieces
+            && !self.is_range
+            && let Ok(value) = take_varint(&mut { packed })
+        {
+            *place = value.cast_signed();
+            return;
+        }
         let mut places = values;
         self.for_each_field(|value| {
             let count = match value {

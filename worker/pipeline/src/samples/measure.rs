@@ -4,6 +4,7 @@ mod value;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 
 use shardfeed_plan::Digest;
 use shardfeed_tfrecord::example::{FeatureSpec, Parts};
@@ -30,6 +31,9 @@ const SHARD_PATH: &str = "shard_path";
 
 /// Maximum number of columns that an error lists.
 const LISTED_MAX: usize = 20;
+
+/// Maximum number of rows of which an expression is evaluated together.
+const BLOCK: usize = 512;
 
 /// An expression over the features of a record, or of one of its rows.
 ///
@@ -97,6 +101,22 @@ impl<'a> NameValues<'a> {
             MeasuredColumn::Floats(floats) => Self::Floats(floats.clone()),
             MeasuredColumn::Doubles(doubles) => Self::Doubles(doubles.clone()),
             MeasuredColumn::Texts(texts) => Self::Texts(texts.iter().map(Vec::as_slice).collect()),
+        }
+    }
+
+    /// Values of some rows.
+    fn block(&self, rows: Range<usize>) -> Vec<Value<'a>> {
+        match self {
+            Self::Integers(integers) => {
+                integers[rows].iter().copied().map(Value::Integer).collect()
+            }
+            Self::Floats(floats) => {
+                floats[rows].iter().map(|float| Value::Float(f64::from(*float))).collect()
+            }
+            Self::Doubles(doubles) => doubles[rows].iter().copied().map(Value::Float).collect(),
+            Self::Texts(texts) => texts[rows].iter().copied().map(Value::Text).collect(),
+            Self::Text(text) => vec![Value::Text(*text); rows.len()],
+            Self::Unused => unreachable!("only the length of this column is used"),
         }
     }
 
@@ -390,9 +410,8 @@ impl Measure {
             (_, None) => Some(vec![]),
         };
         let lengths: Option<Vec<_>> = self.sources.iter().enumerate().map(length).collect();
-        let (values, lengths, mut stack) = (values?, lengths?, vec![]);
-        let at = |row| result(row, self.value(row, &values, &lengths, &mut stack));
-        (0..rows).map(at).collect()
+        let found = |row, value: Value<'_>| result(row, value).ok_or(());
+        self.of_each(rows, &values?, &lengths?, found).ok()
     }
 
     /// Returns what `result` makes of the value of each row.
@@ -431,9 +450,7 @@ impl Measure {
         if let Some(kept) = kept {
             self.keep(&values, &lengths, kept);
         }
-        let mut stack = vec![];
-        let at = |row| result(&rows[row], self.value(row, &values, &lengths, &mut stack));
-        (0..rows.len()).map(at).collect()
+        self.of_each(rows.len(), &values, &lengths, |row, value| result(&rows[row], value))
     }
 
     /// Runs the operators, and returns the columns of their steps.
@@ -473,45 +490,79 @@ impl Measure {
         }
     }
 
-    fn value<'a>(
-        &'a self,
-        row: usize,
-        values: &'a [NameValues<'a>],
+    /// Returns what `result` makes of the value of each row.
+    fn of_each<T, E>(
+        &self,
+        rows: usize,
+        values: &[NameValues<'_>],
         lengths: &[Vec<usize>],
-        stack: &mut Vec<Value<'a>>,
-    ) -> Value<'a> {
+        mut result: impl FnMut(usize, Value<'_>) -> Result<T, E>,
+    ) -> Result<Vec<T>, E> {
+        let mut results = Vec::with_capacity(rows);
+        for first in (0..rows).step_by(BLOCK) {
+            let block = self.block(first..rows.min(first + BLOCK), values, lengths);
+            for (row, value) in (first..).zip(block) {
+                results.push(result(row, value)?);
+            }
+        }
+        Ok(results)
+    }
+
+    /// Returns the values of some rows: of all of them node by node, which is several times faster than
+    /// row by row.
+    fn block<'a>(
+        &'a self,
+        rows: Range<usize>,
+        values: &[NameValues<'a>],
+        lengths: &[Vec<usize>],
+    ) -> Vec<Value<'a>> {
         const CHECKED: &str = "the number of operands was checked";
-        stack.clear();
+        let mut stack: Vec<Vec<Value<'a>>> = vec![];
         for node in self.expression.nodes() {
-            let value = match node {
-                Node::Integer(integer) => Value::Integer(*integer),
-                Node::Number(number) => Value::Float(*number),
-                Node::Text(text) => Value::Text(text.as_bytes()),
-                Node::Name(name) => match &values[*name] {
-                    NameValues::Integers(integers) => Value::Integer(integers[row]),
-                    NameValues::Floats(floats) => Value::Float(f64::from(floats[row])),
-                    NameValues::Doubles(doubles) => Value::Float(doubles[row]),
-                    NameValues::Texts(texts) => Value::Text(texts[row]),
-                    NameValues::Text(text) => Value::Text(text),
-                    NameValues::Unused => unreachable!("only the length of this column is used"),
-                },
-                Node::Len(name) => Value::Integer(lengths[*name][row] as i64),
-                Node::One(one) => stack.pop().expect(CHECKED).apply(*one),
+            let constant = |value| vec![value; rows.len()];
+            let block = match node {
+                Node::Integer(integer) => constant(Value::Integer(*integer)),
+                Node::Number(number) => constant(Value::Float(*number)),
+                Node::Text(text) => constant(Value::Text(text.as_bytes())),
+                Node::Name(name) => values[*name].block(rows.clone()),
+                Node::Len(name) => {
+                    let lengths = lengths[*name][rows.clone()].iter();
+                    lengths.map(|length| Value::Integer(*length as i64)).collect()
+                }
+                Node::One(one) => {
+                    let mut block = stack.pop().expect(CHECKED);
+                    block.iter_mut().for_each(|value| *value = value.apply(*one));
+                    block
+                }
                 Node::Two(two) => {
-                    let (second, first) = (stack.pop().expect(CHECKED), stack.pop());
-                    first.expect(CHECKED).combine(*two, second)
+                    let second = stack.pop().expect(CHECKED);
+                    let mut first = stack.pop().expect(CHECKED);
+                    for (value, other) in first.iter_mut().zip(second) {
+                        *value = value.combine(*two, other);
+                    }
+                    first
                 }
                 Node::Where => {
-                    let (no, yes) = (stack.pop().expect(CHECKED), stack.pop().expect(CHECKED));
-                    if stack.pop().expect(CHECKED).is_true() { yes } else { no }
+                    let (no, mut yes) = (stack.pop().expect(CHECKED), stack.pop().expect(CHECKED));
+                    let holds = stack.pop().expect(CHECKED);
+                    for ((value, no), holds) in yes.iter_mut().zip(no).zip(holds) {
+                        if !holds.is_true() {
+                            *value = no;
+                        }
+                    }
+                    yes
                 }
                 Node::In(count) => {
                     let choices = stack.split_off(stack.len() - count);
-                    let value = stack.pop().expect(CHECKED);
-                    Value::truth(choices.iter().any(|choice| value.equals(choice)))
+                    let mut block = stack.pop().expect(CHECKED);
+                    for (row, value) in block.iter_mut().enumerate() {
+                        let is_one = choices.iter().any(|choice| value.equals(&choice[row]));
+                        *value = Value::truth(is_one);
+                    }
+                    block
                 }
             };
-            stack.push(value);
+            stack.push(block);
         }
         stack.pop().expect(CHECKED)
     }

@@ -17,7 +17,7 @@ use shardfeed_tfrecord::{
 use super::Dataset;
 use super::kept_maps::KeptMaps;
 use super::samples::{DamagedRecord, HeldMap, MapRef, SampleMap, SampleMaps};
-use super::scan_count::{ROWS, SAMPLES_MAX, rows_of};
+use super::scan_count::{SAMPLES_MAX, row_groups};
 use crate::cache::{Cache, CacheOptions};
 use crate::error::LoadError;
 use crate::files::{Files, ShardBytes};
@@ -403,17 +403,16 @@ impl CountingPass {
             };
             // What indexing left out at the end of a damaged file has no ordinals.
             let left = usize::try_from(file.records - seen).unwrap_or(usize::MAX);
-            let rows = rows_of(&chunk, number, left);
-            for rows in rows.chunks(ROWS) {
-                self.add(rows, &mut counted)?;
+            for rows in row_groups(&chunk, number, left) {
+                self.add(&rows, &mut counted)?;
             }
-            seen += rows.len() as u64;
-            let framing = (HEADER_BYTES + FOOTER_BYTES) as u64;
-            let inflated: u64 = rows.iter().map(|row| row.len() as u64 + framing).sum();
+            let taken = &chunk.records[..chunk.records.len().min(left)];
+            seen += taken.len() as u64;
+            let framing = HEADER_BYTES + FOOTER_BYTES;
+            let inflated = taken.iter().map(|span| (span.len + framing) as u64).sum::<u64>();
             let scaled = u128::from(inflated) * u128::from(file.stamp.size_bytes);
             let stored = (scaled / u128::from(file.stream_bytes().max(1))) as u64;
             progress(stored);
-            drop(rows);
             reader.recycle(chunk.bytes);
         }
         Ok(counted)

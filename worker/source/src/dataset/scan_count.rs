@@ -14,7 +14,7 @@ use crate::cache::CacheOptions;
 use crate::index::{ScanCount, ScanCounted};
 
 /// Maximum number of rows that are parsed together.
-pub(super) const ROWS: usize = 512;
+const ROWS: usize = 512;
 
 /// Maximum number of samples of a shard.
 pub(super) const SAMPLES_MAX: u64 = 1 << 31;
@@ -66,8 +66,7 @@ impl ScanCount for ScanCounter {
             (map.samples() <= SAMPLES_MAX).then_some(())
         };
         let index = index_chunks(source, path, options, on_progress, &mut |chunk| {
-            let rows = rows_of(chunk, 0, usize::MAX);
-            let counted = rows.chunks(ROWS).try_for_each(&mut count);
+            let counted = row_groups(chunk, 0, usize::MAX).try_for_each(|rows| count(&rows));
             counted.is_some() && !stop.load(Ordering::Relaxed)
         });
         let Ok(Some(index)) = index else {
@@ -80,10 +79,13 @@ impl ScanCount for ScanCounter {
     }
 }
 
-/// Returns the first `most` records of a chunk.
-pub(super) fn rows_of(chunk: &Chunk, shard: u32, most: usize) -> Vec<Row<'_>> {
-    let spans = chunk.records.iter().take(most).zip(chunk.first_ordinal..);
-    let row = |(span, ordinal): (&RecordSpan, u64)| Row {
+/// Iterates over the first `most` records of a chunk, in groups that are parsed together.
+pub(super) fn row_groups(
+    chunk: &Chunk,
+    shard: u32,
+    most: usize,
+) -> impl Iterator<Item = Vec<Row<'_>>> {
+    let row = move |(span, ordinal): (&RecordSpan, u64)| Row {
         portion: Portion::default(),
         sample: Sample { shard, ordinal },
         offset: span.offset,
@@ -92,5 +94,7 @@ pub(super) fn rows_of(chunk: &Chunk, shard: u32, most: usize) -> Vec<Row<'_>> {
         part: 0,
         occurrence: 0,
     };
-    spans.map(row).collect()
+    let spans = &chunk.records[..chunk.records.len().min(most)];
+    let groups = spans.chunks(ROWS).zip((chunk.first_ordinal..).step_by(ROWS));
+    groups.map(move |(spans, first)| spans.iter().zip(first..).map(row).collect())
 }
