@@ -86,9 +86,14 @@ fn options<T: Args>(defaults: &Table, others: &[(&str, &str)], host: &[&str]) ->
             (None, Some(text), _) => text.to_owned(),
             (None, None, _) => panic!("{option} has no default and nothing in its place"),
         };
-        if let (Some(Value::Integer(number)), Some(said)) = (defaults.get(&option), &said) {
-            let is_right = host.contains(&option.as_str()) || said.starts_with(&number.to_string());
-            assert!(is_right, "{option}: the help says {said}, it is {number}");
+        let value = match defaults.get(&option) {
+            Some(Value::Integer(number)) => Some(number.to_string()),
+            Some(Value::String(text)) => Some(text.clone()),
+            _ => None,
+        };
+        if let (Some(value), Some(said)) = (value, &said) {
+            let is_right = host.contains(&option.as_str()) || said.starts_with(&value);
+            assert!(is_right, "{option}: the help says {said}, it is {value}");
         }
         rows += &format!(
             "| `{option}` | {} | {default} | `--{flag}`, `{variable}` | {what} |\n",
