@@ -99,21 +99,30 @@ struct BenchReport {
     rank: u64,
     world_size: u64,
     batch_size: u64,
+    /// Batches that the rank took.
     batches: u64,
+    /// Samples of these batches.
     samples: u64,
+    /// `error`, `skip-record` or `skip-file`.
     corrupt: String,
+    /// Corrupt records that were skipped.
     skipped: u64,
     /// Time from the first batch to the last.
     seconds: f64,
     samples_per_second: f64,
+    /// Bytes of batches.
     batch_bytes_per_second: f64,
+    /// Bytes of files.
     stored_bytes_per_second: f64,
+    /// Processor time of this process.
     cpu_seconds_per_1000_samples: f64,
+    /// Time to list and index the files.
     open_seconds: f64,
     /// Time from then to the first batch.
     first_batch_seconds: f64,
     /// Maximum of this process's anonymous and shared memory, measured 50 times per second.
     memory_peak_bytes: u64,
+    /// Memory for records and batches.
     memory_budget_bytes: u64,
     finding: Finding,
     account: Account,

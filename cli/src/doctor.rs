@@ -63,14 +63,18 @@ pub(crate) struct DoctorArgs {
 
 #[derive(Debug, Serialize)]
 struct DoctorReport {
+    /// Checks in the order of the table.
     checks: Vec<Check>,
 }
 
 #[derive(Debug, Serialize)]
 struct Check {
+    /// Subject of the check.
     check: &'static str,
     verdict: Verdict,
+    /// Description of the result.
     found: String,
+    /// Remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
     hint: Option<String>,
 }

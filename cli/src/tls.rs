@@ -121,7 +121,9 @@ pub(crate) struct RotateArgs {
 /// Result of commands that create certificates.
 #[derive(Debug, Serialize)]
 struct MadeReport {
+    /// Folder of the authority.
     authority: String,
+    /// Certificates that were created.
     made: Vec<MadeOne>,
     #[serde(skip)]
     told: Option<String>,
@@ -139,7 +141,9 @@ struct MadeOne {
 #[derive(Debug, Serialize)]
 struct FolderReport {
     folder: String,
+    /// Certificates in `ca.crt`.
     authorities: Vec<CertificateReport>,
+    /// Certificate in `tls.crt`; `null`: there is none.
     certificate: Option<CertificateReport>,
     /// Permissions of the key's file, in octal.
     key_mode: Option<String>,
@@ -147,11 +151,15 @@ struct FolderReport {
 
 #[derive(Debug, Serialize)]
 struct CertificateReport {
+    /// Role of the holder; `null`: none, as of an authority.
     role: Option<&'static str>,
+    /// Name of the holder; `null`: none, as of an authority.
     name: Option<String>,
     hosts: Vec<String>,
+    /// Begin of its validity, Unix ms.
     from_ms: u64,
     expires_ms: u64,
+    /// Serial number, hexadecimal.
     serial: String,
 }
 

@@ -47,9 +47,9 @@ pub(crate) struct AuditArgs {
     cluster: ClusterArgs,
 }
 
-/// Entries, oldest first.
 #[derive(Debug, Serialize)]
 struct AuditReport {
+    /// Entries, oldest first.
     entries: Vec<wire::AuditEntry>,
     /// Nodes that did not answer.
     missing: Vec<String>,

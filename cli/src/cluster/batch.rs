@@ -38,11 +38,12 @@ struct RecordedBatchReport {
     epoch: u64,
     generation: u64,
     step: u64,
-    /// `null`: all ranks.
+    /// Requested rank; `null`: all ranks.
     rank: Option<u64>,
     world_size: u64,
-    /// True if all ranks left out the step, so that no rank got these samples.
+    /// True if all ranks left out the step (`loader.skip()`), so that no rank got these samples.
     left_out: bool,
+    /// Samples in the order of ranks and rows.
     samples: Vec<RankSampleReport>,
 }
 

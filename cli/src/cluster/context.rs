@@ -77,11 +77,15 @@ list_report!(ContextsReport { contexts: ContextReport }, "name", "contexts");
 #[derive(Debug, Serialize)]
 struct ContextReport {
     name: String,
+    /// Addresses, or `@PATH` of an endpoint file.
     coordinator: String,
+    /// Folder with certificates.
     #[serde(skip_serializing_if = "Option::is_none")]
     tls: Option<String>,
+    /// File with an access token.
     #[serde(skip_serializing_if = "Option::is_none")]
     token_file: Option<String>,
+    /// True for the context in use.
     is_current: bool,
 }
 

@@ -52,10 +52,10 @@ list_report!(DatasetsReport { datasets: wire::Dataset }, "name", "datasets");
 struct DatasetReport {
     #[serde(flatten)]
     dataset: wire::Dataset,
-    /// Record spec of its samples; absent: each record is a sample.
+    /// Record spec of its samples, in words; only of `dataset show`.
     #[serde(skip_serializing_if = "Option::is_none")]
     record_spec: Option<String>,
-    /// Absent without `--samples`.
+    /// Counts of its program; only of `dataset show --samples`.
     #[serde(skip_serializing_if = "Option::is_none")]
     counted: Option<CountedReport>,
 }

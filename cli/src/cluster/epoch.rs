@@ -39,6 +39,7 @@ pub(crate) enum EpochCommand {
 #[derive(Debug, Serialize)]
 struct EpochsReport {
     job: String,
+    /// Sealed epochs of the current lineage, then those that ranks are in.
     epochs: Vec<EpochReport>,
     #[serde(skip)]
     all: bool,

@@ -59,9 +59,9 @@ pub(crate) struct EventsArgs {
     cluster: ClusterArgs,
 }
 
-/// Events, oldest first.
 #[derive(Debug, Serialize)]
 struct EventsReport {
+    /// Events, oldest first.
     events: Vec<wire::Event>,
     /// Number of older matching events that are not shown.
     #[serde(skip)]

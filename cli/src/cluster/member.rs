@@ -74,6 +74,7 @@ Its number is never used again. Remove one that is dead before another is added 
 struct MembersReport {
     #[serde(flatten)]
     seen: wire::GetClusterResponse,
+    /// Coordinators, ordered by number.
     members: Vec<MemberReport>,
 }
 
@@ -81,6 +82,7 @@ struct MembersReport {
 struct MemberReport {
     #[serde(flatten)]
     member: wire::Member,
+    /// Log entries that it lacks; `null`: not known.
     lag: Option<u64>,
     /// Its own view; `null` if it was not asked.
     view: Option<ViewReport>,
@@ -90,8 +92,10 @@ struct MemberReport {
 struct ViewReport {
     /// Reason why it did not answer; `null` if it did.
     silence: Option<String>,
+    /// Node number of the leader, as far as it knows.
     leader: Option<u64>,
     term: Option<u64>,
+    /// Last log index that it knows to be committed.
     committed_index: Option<u64>,
     /// Hash of the state, in hex: equal on all coordinators with the same log.
     state_hash: Option<String>,

@@ -56,6 +56,7 @@ struct RankReport {
     rank: wire::Rank,
     /// Bottleneck of the rank; `null` until its worker has reported.
     limit: Option<Limit>,
+    /// Fraction of the trainer's time spent waiting for batches, in percent.
     wait_percent: Option<u64>,
 }
 

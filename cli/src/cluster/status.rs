@@ -15,19 +15,25 @@ use crate::output::{self, Format, Report};
 /// A cluster, as one of its coordinators sees it.
 #[derive(Debug, Serialize)]
 struct StatusReport {
+    /// Address that answered.
     coordinator: String,
     #[serde(flatten)]
     status: wire::GetStatusResponse,
-    /// `null` if there is currently no leader.
+    /// Numbers of workers, datasets and jobs; `null` if there is currently no leader.
     counts: Option<ClusterCounts>,
 }
 
 #[derive(Debug, Serialize)]
 struct ClusterCounts {
+    /// Live workers.
     workers: u64,
+    /// Number of datasets.
     datasets: u64,
+    /// Datasets that can be used.
     datasets_ready: u64,
+    /// Number of jobs.
     jobs: u64,
+    /// Ranks with a live lease.
     ranks_served: u64,
     /// Rank whose trainer waits most for its batches; `null` if no worker has reported.
     worst_wait: Option<WorstWait>,
@@ -37,7 +43,7 @@ struct ClusterCounts {
 struct WorstWait {
     job: String,
     rank: u64,
-    /// Percentage of its time.
+    /// Fraction of the time that its trainer waits for batches, in percent.
     wait_percent: u64,
 }
 

@@ -42,6 +42,7 @@ struct WhyReport {
     limit: String,
     /// Rank with this bottleneck; `null` if it is not a single rank's.
     rank: Option<u64>,
+    /// Bottleneck and remedy, in words.
     sentence: String,
     ranks: Vec<RankTimeReport>,
     #[serde(skip)]
@@ -51,7 +52,9 @@ struct WhyReport {
 #[derive(Debug, Serialize)]
 pub(crate) struct RankTimeReport {
     rank: u64,
+    /// `missing`, `served`, `unserved` or `ended`.
     state: String,
+    /// Worker that serves the rank; may be empty.
     worker: String,
     /// `null` if its worker has reported nothing.
     #[serde(flatten)]

@@ -27,9 +27,9 @@ pub(crate) struct NamedWorker {
     cluster: ClusterArgs,
 }
 
-/// Workers, live ones first.
 #[derive(Debug, Serialize)]
 struct WorkersReport {
+    /// Workers, live ones first.
     workers: Vec<WorkerReport>,
     #[serde(skip)]
     all: bool,
@@ -39,6 +39,7 @@ struct WorkersReport {
 struct WorkerReport {
     #[serde(flatten)]
     worker: wire::Worker,
+    /// Ranks that it serves.
     serving: Vec<WorkerLeaseReport>,
 }
 

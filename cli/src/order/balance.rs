@@ -19,13 +19,14 @@ const WEAK: &str = "; the lanes' costs differ: write the samples to files in ran
 pub(super) struct BalanceReport {
     /// Samples of a lane that are sorted together.
     window: u64,
-    /// Steps from the beginning of the epoch that the numbers are of.
+    /// Steps from the beginning of the epoch that the numbers are of: at most 4,096, with at most
+    /// 2^20 samples.
     steps: u64,
-    /// Mean and maximum over the steps.
     mean: f64,
     max: f64,
-    /// The same in the order without balance.
+    /// Mean in the order without balance.
     unbalanced_mean: f64,
+    /// Maximum in the order without balance.
     unbalanced_max: f64,
 }
 

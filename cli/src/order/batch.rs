@@ -96,13 +96,16 @@ struct BatchReport {
     step: u64,
     rank: u64,
     world_size: u64,
+    /// Samples in the batch's order.
     samples: Vec<SampleReport>,
 }
 
 #[derive(Debug, Serialize)]
 struct SampleReport {
+    /// Number of the row in the batch.
     row: usize,
     shard: String,
+    /// Number of the sample in its shard; without a source, of the record.
     ordinal: u64,
     /// Parts of records that the row consists of; `null` if each record is a sample.
     parts: Option<Vec<PartReport>>,
@@ -113,13 +116,13 @@ struct SampleReport {
 /// A part of a record in a row.
 #[derive(Debug, Serialize)]
 pub(crate) struct PartReport {
-    /// Number of the record in its shard, from 0.
+    /// Number of the record in its shard.
     pub(crate) record: u64,
     /// Row of the record; 0 if the record has no rows.
     pub(crate) record_row: u64,
-    /// First token; 0 without tokens.
+    /// First token of the record or row; 0 without tokens.
     pub(crate) first: u64,
-    /// Number of tokens; 1 without tokens.
+    /// Number of tokens, with an appended one; 1 without tokens.
     pub(crate) count: u64,
 }
 

@@ -16,10 +16,12 @@ use crate::output::{self, Grid, Report};
 pub(super) struct FindReport {
     epoch: u64,
     shard: String,
+    /// Number of the record in its shard.
     ordinal: u64,
-    /// `false`: the epoch delivers no sample that it is in.
+    /// `false`: the epoch delivers no sample that contains it.
     delivered: bool,
     world_size: u64,
+    /// Samples that contain it, without padding, ordered by step.
     samples: Vec<PlaceReport>,
 }
 

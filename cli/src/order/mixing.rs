@@ -22,7 +22,7 @@ pub(super) struct MixingReport {
     pub(super) step: u64,
     /// Samples of which those of the step are a random choice.
     pub(super) samples: u64,
-    /// Shards of these samples; `null`: too many samples to look them up.
+    /// Shards of these samples; `null`: of more than 2^24 samples.
     pub(super) shards: Option<u64>,
     /// Shards of all samples of the epoch, if `shards` is known.
     pub(super) shards_total: u64,

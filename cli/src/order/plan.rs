@@ -42,20 +42,23 @@ pub(crate) enum PlanCommand {
 
 #[derive(Debug, Serialize)]
 struct PlanReport {
+    /// Values that determine the order.
     order: OrderReport,
     epoch: u64,
     batch_size: u64,
     world_size: u64,
-    /// Samples of one step of all ranks.
     global_batch: u64,
+    /// Samples of the dataset; of a mixture, of the epoch.
     samples: u64,
+    /// Steps of the whole epoch.
     steps: u64,
     /// Steps of the epoch that were consumed before, according to the loader state.
     steps_taken: u64,
-    /// Samples of those steps among them that all ranks left out.
+    /// Samples of those steps among them that all ranks left out (`loader.skip()`).
     left_out: u64,
-    /// Steps of the rank with the fewest, and of the rank with the most: `uneven` lets them differ.
+    /// Steps of the rank with the fewest.
     rank_steps_min: u64,
+    /// Steps of the rank with the most: `uneven` lets them differ.
     rank_steps_max: u64,
     /// Samples that no step delivers.
     dropped: u64,
@@ -69,7 +72,8 @@ struct PlanReport {
     sources: Vec<SourceReport>,
     /// Samples that can meet in a step; `null` without steps.
     mixing: Option<MixingReport>,
-    /// Costs of the ranks; `null` if steps are not balanced, or if the epoch was cut.
+    /// Largest cost of a rank in a step, divided by the mean of the step's ranks. `null` if steps
+    /// are not balanced, if a step has more than 2^20 samples, or if the epoch was cut.
     balance: Option<BalanceReport>,
     /// Lanes into which the epoch was divided at its start.
     lanes: Vec<LaneReport>,
@@ -77,20 +81,24 @@ struct PlanReport {
     all: bool,
 }
 
-/// Values that determine the order.
 #[derive(Debug, Serialize)]
 struct OrderReport {
+    /// Version of docs/ORDER.md.
     version: u32,
+    /// Digest of the sample counts of the shards, which keys the order.
     order_digest: Digest,
     content_digest: Digest,
     seed: u64,
     shuffle: bool,
-    /// `null` without shuffle, which does not use it.
+    /// Samples of a lane that are shuffled among each other; `null` without shuffle.
     shuffle_window: Option<u64>,
+    /// Splits that are read in turn.
     interleave: u64,
+    /// Consecutive samples of a split per turn.
     block_length: u64,
     lanes: u64,
     tail: Tail,
+    /// Maximum number of entries of an epoch; `null`: no limit.
     limit: Option<u64>,
 }
 
@@ -100,9 +108,11 @@ struct SourceReport {
     shards: u64,
     /// Samples of one pass over the source.
     samples: u64,
+    /// Its samples in the epoch.
     in_epoch: u64,
-    /// Passes over the source of which the epoch has samples, numbered from 0.
+    /// First pass over the source of which the epoch has samples.
     first_source_epoch: u64,
+    /// Last such pass.
     last_source_epoch: u64,
     /// Samples of the last source epoch of the replaced version that no epoch delivers.
     rest_dropped: u64,
@@ -114,16 +124,18 @@ struct SegmentReport {
     global_batch: u64,
     /// First step of the segment in the epoch.
     first_step: u64,
+    /// Number of its steps.
     steps: u64,
 }
 
 #[derive(Debug, Serialize)]
 struct LaneReport {
+    /// Number of the lane.
     lane: u64,
     samples: u64,
     /// Number of splits, each of one shard. A shard may have two in a lane.
     splits: u64,
-    /// Shards of its first splits, at most 3.
+    /// Shards of its first splits, at most 3; in a mixture `SOURCE:PATH`.
     first_shards: Vec<String>,
 }
 

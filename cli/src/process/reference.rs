@@ -1,12 +1,10 @@
-//! Checks that docs/CONFIG.md, docs/METRICS.md and the counters of docs/FIELDS.md match the options'
-//! structs, the metrics pages and the declarations.
+//! Checks that docs/CONFIG.md and docs/METRICS.md match the options' structs and the metrics pages.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use clap::{Arg, Args, Command};
 use expect_test::expect_file;
 use shardfeed_coordinator::CoordinatorOptions;
-use shardfeed_pipeline::Spent;
 use toml::{Table, Value};
 
 use super::coordinator::CoordinatorFlags;
@@ -219,20 +217,4 @@ fn of_metrics_is_current() {
     }
     let text = format!("{METRICS_HEAD}\n## Worker\n\n{worker}\n## Coordinator\n\n{coordinator}");
     expect_file!["../../../docs/METRICS.md"].assert_eq(&text);
-}
-
-/// The counters of time breakdowns in docs/FIELDS.md.
-#[test]
-fn of_counters_is_current() {
-    let rows = Spent::COUNTERS
-        .iter()
-        .map(|counter| format!("| `{}` | integer | {} |\n", counter.name, counter.help));
-    let rows: String = rows.collect();
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/FIELDS.md");
-    let page = std::fs::read_to_string(path).unwrap();
-    let (before, rest) = page.split_once("### spent\n\n").expect("its section");
-    let (_, after) = rest.split_once("\n\n").expect("the end of its table");
-    let head = "| field | type | is |\n| --- | --- | --- |\n";
-    let text = format!("{before}### spent\n\n{head}{rows}\n{after}");
-    expect_file!["../../../docs/FIELDS.md"].assert_eq(&text);
 }

@@ -68,6 +68,7 @@ pub(crate) struct FileArgs {
 
 #[derive(Debug, Serialize)]
 struct OptionsReport {
+    /// Options, ordered by name.
     options: Vec<OptionReport>,
     #[serde(skip)]
     shows_origin: bool,
@@ -75,8 +76,9 @@ struct OptionsReport {
 
 #[derive(Debug, Serialize)]
 struct OptionReport {
+    /// Name in the file.
     option: String,
-    /// `null`: the option has no value, and `default` describes its effect.
+    /// Value; `null`: the option has none, and `default` describes its effect.
     value: Option<Value>,
     /// `default`, `file` or `environment`.
     origin: &'static str,

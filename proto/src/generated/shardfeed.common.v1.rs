@@ -235,7 +235,7 @@ pub struct JobIdentity {
     #[prost(enumeration = "Tail", tag = "8")]
     #[serde(serialize_with = "crate::json::word::<Tail, _>")]
     pub tail: i32,
-    /// jobs of releases before RecordSpec: one line of text; empty: see record_spec
+    /// Features, operators and outputs as one line: of jobs of releases before RecordSpec, and in `job show`.
     #[prost(string, tag = "9")]
     pub operators: ::prost::alloc::string::String,
     /// version of the pixel contract; "none" without images
@@ -287,7 +287,7 @@ pub struct JobMixture {
     /// Versions of the sources, in the order of their shards; with the counts of all stages at most 4096.
     #[prost(message, repeated, tag = "1")]
     pub versions: ::prost::alloc::vec::Vec<job_mixture::Version>,
-    /// in the order of their epochs, at most 64
+    /// stages in the order of their epochs, at most 64
     #[prost(message, repeated, tag = "2")]
     pub stages: ::prost::alloc::vec::Vec<job_mixture::Stage>,
 }
@@ -321,6 +321,7 @@ pub mod job_mixture {
     #[derive(serde::Serialize)]
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct Stage {
+        /// first epoch of the stage
         #[prost(uint64, tag = "1")]
         pub first_epoch: u64,
         /// index of the version of each source

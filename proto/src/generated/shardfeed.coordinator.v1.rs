@@ -65,7 +65,6 @@ pub struct Lease {
     pub generation: u64,
     #[prost(uint64, tag = "3")]
     pub rank: u64,
-    /// fencing token
     #[prost(uint64, tag = "4")]
     pub fencing: u64,
 }
@@ -633,6 +632,7 @@ pub struct GetStatusResponse {
     #[prost(uint64, tag = "7")]
     #[serde(rename = "snapshot_index")]
     pub snapshot: u64,
+    /// time since the node started
     #[prost(uint64, tag = "8")]
     pub uptime_ms: u64,
     /// HOST:PORT
@@ -654,6 +654,7 @@ pub struct GetClusterRequest {
 pub struct GetClusterResponse {
     #[prost(string, tag = "1")]
     pub cluster_id: ::prost::alloc::string::String,
+    /// name of the cluster
     #[prost(string, tag = "2")]
     pub cluster_name: ::prost::alloc::string::String,
     /// number of the answering node
@@ -678,17 +679,17 @@ pub struct GetClusterResponse {
 pub struct Member {
     #[prost(uint64, tag = "1")]
     pub node: u64,
-    /// HOST:PORT, for clients and for the other nodes
+    /// address for clients and for the other nodes, HOST:PORT
     #[prost(string, tag = "2")]
     pub address: ::prost::alloc::string::String,
     #[prost(enumeration = "MemberRole", tag = "3")]
     #[serde(serialize_with = "crate::json::word::<MemberRole, _>")]
     pub role: i32,
-    /// last log index that it is known to have; only if the leader answers
+    /// last log index that it is known to have; absent unless the leader answers
     #[prost(uint64, optional, tag = "4")]
     #[serde(rename = "matched_index")]
     pub matched: ::core::option::Option<u64>,
-    /// time since the leader last heard from it; only if the leader answers
+    /// time since the leader last heard from it; absent unless the leader answers
     #[prost(uint64, optional, tag = "5")]
     pub heard_ms: ::core::option::Option<u64>,
     /// hash of the state, hexadecimal; only for the answering node
@@ -799,6 +800,7 @@ pub struct Held {
     /// operator who requested it
     #[prost(string, tag = "2")]
     pub principal: ::prost::alloc::string::String,
+    /// reason that was given; may be empty
     #[prost(string, tag = "3")]
     pub reason: ::prost::alloc::string::String,
     /// time since the request
@@ -832,10 +834,10 @@ pub struct WhoAmIRequest {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WhoAmIResponse {
-    /// as in logs and audits
+    /// caller, as in logs and audits
     #[prost(string, tag = "1")]
     pub principal: ::prost::alloc::string::String,
-    /// viewer, operator, admin, worker, trainer or coordinator; empty: callers are not authenticated
+    /// Its role: viewer, operator, admin, worker, trainer or coordinator; empty: callers are not authenticated.
     #[prost(string, tag = "2")]
     #[serde(serialize_with = "crate::json::known")]
     pub role: ::prost::alloc::string::String,
@@ -898,6 +900,7 @@ pub struct ListAccessResponse {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AccessToken {
+    /// id of the token
     #[prost(string, tag = "1")]
     pub id: ::prost::alloc::string::String,
     /// name of the holder
@@ -905,19 +908,19 @@ pub struct AccessToken {
     pub name: ::prost::alloc::string::String,
     #[prost(string, tag = "3")]
     pub role: ::prost::alloc::string::String,
-    /// as in WhoAmIResponse
+    /// names of permitted jobs, with `*` at the end as a wildcard; empty: all jobs
     #[prost(string, repeated, tag = "4")]
     pub jobs: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Unix ms
+    /// time of its creation, Unix ms
     #[prost(uint64, tag = "5")]
     pub created_ms: u64,
-    /// principal
+    /// principal that created it
     #[prost(string, tag = "6")]
     pub created_by: ::prost::alloc::string::String,
-    /// Unix ms
+    /// end of its validity, Unix ms
     #[prost(uint64, tag = "7")]
     pub expires_ms: u64,
-    /// Unix ms; absent: not revoked
+    /// time of its revocation, Unix ms; absent: not revoked
     #[prost(uint64, optional, tag = "8")]
     pub revoked_ms: ::core::option::Option<u64>,
     /// true: a join token, which is exchanged once
@@ -980,34 +983,38 @@ pub struct ListAuditResponse {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AuditEntry {
-    /// Unix ms
+    /// Unix ms, by the clock of the node
     #[prost(uint64, tag = "1")]
     pub at_ms: u64,
+    /// caller, by its certificate or token; empty: it presented neither
     #[prost(string, tag = "2")]
     pub principal: ::prost::alloc::string::String,
     /// identity that the caller claims in addition
     #[prost(string, tag = "3")]
     #[serde(serialize_with = "crate::json::known")]
     pub claimed: ::prost::alloc::string::String,
+    /// role of the caller; empty: not known
     #[prost(string, tag = "4")]
     #[serde(serialize_with = "crate::json::known")]
     pub role: ::prost::alloc::string::String,
-    /// IP:PORT
+    /// address of the caller, IP:PORT
     #[prost(string, tag = "5")]
     pub remote: ::prost::alloc::string::String,
+    /// name of the call; empty: denied before it was read
     #[prost(string, tag = "6")]
     pub method: ::prost::alloc::string::String,
     /// job, dataset, worker, node or token that the request concerns
     #[prost(string, tag = "7")]
     #[serde(serialize_with = "crate::json::known")]
     pub object: ::prost::alloc::string::String,
-    /// DONE, or the kind of the error
+    /// DONE, the kind of the error, or UNKNOWN: the caller left before the end
     #[prost(string, tag = "8")]
     pub outcome: ::prost::alloc::string::String,
     /// message of the error
     #[prost(string, tag = "9")]
     #[serde(serialize_with = "crate::json::known")]
     pub message: ::prost::alloc::string::String,
+    /// id of the request; a repeated one has the same
     #[prost(string, tag = "10")]
     #[serde(serialize_with = "crate::json::known")]
     pub request_id: ::prost::alloc::string::String,
@@ -1072,10 +1079,13 @@ pub struct Dataset {
     #[prost(enumeration = "DatasetState", tag = "2")]
     #[serde(serialize_with = "crate::json::word::<DatasetState, _>")]
     pub state: i32,
+    /// patterns of its files, as given
     #[prost(string, repeated, tag = "3")]
     pub patterns: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// requested compression: auto, none, gzip or zlib
     #[prost(string, tag = "4")]
     pub compression: ::prost::alloc::string::String,
+    /// folder that the shards' paths are relative to; empty until listed
     #[prost(string, tag = "5")]
     #[serde(serialize_with = "crate::json::known")]
     pub root: ::prost::alloc::string::String,
@@ -1093,15 +1103,17 @@ pub struct Dataset {
     #[prost(uint64, tag = "9")]
     #[serde(rename = "stored_bytes")]
     pub bytes: u64,
+    /// shards that are scanned
     #[prost(uint64, tag = "10")]
     #[serde(rename = "shards_scanned")]
     pub files_scanned: u64,
+    /// size of these shards
     #[prost(uint64, tag = "11")]
     pub bytes_scanned: u64,
-    /// only if failed
+    /// error of a failed dataset
     #[prost(message, optional, tag = "12")]
     pub failure: ::core::option::Option<super::super::common::v1::Error>,
-    /// digests of the manifest's chunks, in order; only from GetDataset and when ready
+    /// Digests of the manifest's chunks, in order; only if one dataset is requested, and when ready.
     #[prost(bytes = "vec", repeated, tag = "13")]
     #[serde(rename = "manifest_chunks")]
     #[serde(
@@ -1120,11 +1132,11 @@ pub struct Dataset {
     #[prost(string, tag = "16")]
     #[serde(serialize_with = "crate::json::known")]
     pub waiting: ::prost::alloc::string::String,
-    /// worker that reported the failure, and its trainer or user; empty: the coordinator
+    /// Worker that reported the failure, and its trainer or user; empty: found by the coordinator.
     #[prost(string, tag = "17")]
     #[serde(serialize_with = "crate::json::known")]
     pub failure_from: ::prost::alloc::string::String,
-    /// as in AddDatasetRequest
+    /// digest of the RecordSpec that makes samples of the records; empty: each record is a sample
     #[prost(bytes = "vec", tag = "18")]
     #[serde(serialize_with = "crate::json::digest")]
     pub program: ::prost::alloc::vec::Vec<u8>,
@@ -1156,8 +1168,10 @@ pub struct ListDatasetsResponse {
 pub struct Job {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
+    /// name of its dataset; begins with `files-` if a loader named the files; empty with a mixture
     #[prost(string, tag = "2")]
     pub dataset: ::prost::alloc::string::String,
+    /// values that determine its order
     #[prost(message, optional, tag = "3")]
     pub identity: ::core::option::Option<super::super::common::v1::JobIdentity>,
     /// digest of the identity
@@ -1177,13 +1191,13 @@ pub struct Job {
     #[prost(message, repeated, tag = "8")]
     #[serde(skip)]
     pub history: ::prost::alloc::vec::Vec<Generation>,
-    /// absent: neither paused nor cancelled
+    /// pause or cancellation; absent: neither
     #[prost(message, optional, tag = "9")]
     pub held: ::core::option::Option<Held>,
     #[prost(enumeration = "JobPhase", tag = "10")]
     #[serde(serialize_with = "crate::json::word::<JobPhase, _>")]
     pub phase: i32,
-    /// failure of the current generation, if a rank reported one
+    /// error with which a rank of the current generation ended; absent: none is known
     #[prost(message, optional, tag = "11")]
     pub failure: ::core::option::Option<job::Failure>,
     /// Mixture of the current generation, or that was registered last; absent: the job reads one dataset.
@@ -1197,6 +1211,7 @@ pub mod job {
     pub struct Failure {
         #[prost(uint64, tag = "1")]
         pub rank: u64,
+        /// message of the error
         #[prost(string, tag = "2")]
         pub message: ::prost::alloc::string::String,
     }
@@ -1207,8 +1222,10 @@ pub struct Generation {
     #[prost(uint64, tag = "1")]
     #[serde(rename = "generation")]
     pub number: u64,
+    /// generation that made the state from which it started
     #[prost(uint64, optional, tag = "2")]
     pub parent: ::core::option::Option<u64>,
+    /// name of the start of all ranks, as reported by the launcher
     #[prost(string, tag = "3")]
     pub run: ::prost::alloc::string::String,
     #[prost(uint64, tag = "4")]
@@ -1223,16 +1240,19 @@ pub struct Generation {
     /// step at which it began
     #[prost(uint64, tag = "8")]
     pub step: u64,
+    /// ranks that joined so far
     #[prost(uint64, tag = "9")]
     pub ranks_started: u64,
     /// ranks with a live lease
     #[prost(uint64, tag = "10")]
     pub ranks_served: u64,
-    /// smallest cursor of its ranks
+    /// epoch of the smallest cursor of its ranks
     #[prost(uint64, optional, tag = "11")]
     pub cursor_epoch: ::core::option::Option<u64>,
+    /// step of that cursor
     #[prost(uint64, optional, tag = "12")]
     pub cursor_step: ::core::option::Option<u64>,
+    /// generation that ended it; absent: none
     #[prost(uint64, optional, tag = "13")]
     pub superseded_by: ::core::option::Option<u64>,
     /// time since it was opened
@@ -1289,36 +1309,36 @@ pub struct Epoch {
     /// corrupt records skipped by the policy
     #[prost(uint64, tag = "7")]
     pub skipped: u64,
-    /// total - delivered - dropped - skipped - left_out, once sealed; 0 before
+    /// samples neither delivered nor dropped, skipped or left out, once sealed; 0 before
     #[prost(uint64, tag = "8")]
     pub lost: u64,
     /// samples delivered twice in one lineage, as reported by ranks
     #[prost(uint64, tag = "9")]
     pub duplicated: u64,
-    /// steps of every rank; 0: a dynamic job, whose ranks differ
+    /// Steps of every rank; with tail "uneven" of the rank with the most; 0: a dynamic job, whose ranks differ.
     #[prost(uint64, tag = "10")]
     pub steps: u64,
     /// steps completed by every rank
     #[prost(uint64, tag = "11")]
     pub steps_done: u64,
-    /// 0: not known
+    /// of all ranks; 0: not known
     #[prost(double, tag = "12")]
     #[serde(serialize_with = "crate::json::positive")]
     pub samples_per_second: f64,
-    /// estimated time until its end
+    /// estimated time until its end; absent: not known, or sealed
     #[prost(uint64, optional, tag = "13")]
     pub eta_ms: ::core::option::Option<u64>,
     /// time since it began
     #[prost(uint64, tag = "14")]
     #[serde(skip)]
     pub age_ms: u64,
-    /// duration, if sealed
+    /// duration; absent until sealed
     #[prost(uint64, optional, tag = "15")]
     pub took_ms: ::core::option::Option<u64>,
     /// ranks without a live lease, at most 32
     #[prost(uint64, repeated, tag = "16")]
     pub waiting_for: ::prost::alloc::vec::Vec<u64>,
-    /// the records of `skipped`, if only this epoch is requested
+    /// The records of `skipped`, at most 1,000 of a job; only if one epoch is requested.
     #[prost(message, repeated, tag = "17")]
     pub skipped_records: ::prost::alloc::vec::Vec<SkippedRecord>,
     /// Samples in doubt that were granted to other ranks: at most this many more were delivered twice.
@@ -1331,10 +1351,10 @@ pub struct Epoch {
     #[prost(enumeration = "InDoubt", tag = "20")]
     #[serde(skip)]
     pub policy: i32,
-    /// time until the policy decides; absent: other samples are left, or no timer
+    /// Time until the policy decides; absent: other samples are left, nothing is in doubt, or the job is paused.
     #[prost(uint64, optional, tag = "21")]
     pub decides_in_ms: ::core::option::Option<u64>,
-    /// sources of a mixture, if only this epoch is requested
+    /// sources of a mixture, ordered by name; only if one epoch is requested
     #[prost(message, repeated, tag = "22")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sources: ::prost::alloc::vec::Vec<EpochSource>,
@@ -1370,6 +1390,7 @@ pub struct EpochSource {
 pub struct RankInDoubt {
     #[prost(uint64, tag = "1")]
     pub rank: u64,
+    /// samples that its trainer began without a report that it consumed them
     #[prost(uint64, tag = "2")]
     pub samples: u64,
     /// time since its session or its trainer's connection ended
@@ -1380,7 +1401,7 @@ pub struct RankInDoubt {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SkippedRecord {
-    /// ordinal in the manifest
+    /// Ordinal in the manifest; with a mixture, among the shards of the epoch's sources, ordered by name.
     #[prost(uint64, tag = "1")]
     pub shard: u64,
     /// ordinal in the shard; of a dataset with a program, the ordinal of its sample
@@ -1423,14 +1444,16 @@ pub struct Shard {
     #[prost(enumeration = "ShardState", tag = "3")]
     #[serde(serialize_with = "crate::json::word::<ShardState, _>")]
     pub state: i32,
+    /// number of its samples
     #[prost(uint64, tag = "4")]
     pub records: u64,
-    /// delivered to trainers, as reported by ranks
+    /// samples delivered to trainers, as reported by ranks
     #[prost(uint64, tag = "5")]
     pub records_done: u64,
-    /// ranks that read it: first_rank to last_rank, and those below
+    /// first of the ranks that read it
     #[prost(uint64, tag = "6")]
     pub first_rank: u64,
+    /// last of these ranks
     #[prost(uint64, tag = "7")]
     pub last_rank: u64,
     /// workers that serve these ranks, at most 8
@@ -1443,10 +1466,11 @@ pub struct Shard {
     #[prost(uint64, optional, tag = "10")]
     #[serde(skip)]
     pub group: ::core::option::Option<u64>,
-    /// Further ranks that read it, to further_last_rank. Only of the shard inside which the epoch sequence begins: it
-    /// contains the last samples of that sequence, too.
+    /// First of the further ranks that read it. Only of the shard inside which the epoch sequence begins: it contains the
+    /// last samples of that sequence, too.
     #[prost(uint64, optional, tag = "11")]
     pub further_first_rank: ::core::option::Option<u64>,
+    /// last of these ranks
     #[prost(uint64, optional, tag = "12")]
     pub further_last_rank: ::core::option::Option<u64>,
 }
@@ -1493,13 +1517,15 @@ pub struct Rank {
     #[prost(enumeration = "RankState", tag = "3")]
     #[serde(serialize_with = "crate::json::word::<RankState, _>")]
     pub state: i32,
-    /// empty: no worker serves it
+    /// worker that serves it; empty: none
     #[prost(string, tag = "4")]
     #[serde(serialize_with = "crate::json::known")]
     pub worker: ::prost::alloc::string::String,
+    /// name of that worker's host
     #[prost(string, tag = "5")]
     #[serde(serialize_with = "crate::json::known")]
     pub host: ::prost::alloc::string::String,
+    /// id of its loader
     #[prost(string, tag = "6")]
     #[serde(serialize_with = "crate::json::known")]
     pub trainer: ::prost::alloc::string::String,
@@ -1512,19 +1538,20 @@ pub struct Rank {
     /// steps of that epoch; 0: a dynamic job, whose ranks end when every sample is consumed
     #[prost(uint64, tag = "9")]
     pub steps: u64,
-    /// batches that are ready and not consumed
+    /// batches that are ready and not consumed, including those sent to the trainer
     #[prost(uint64, tag = "10")]
     pub ready: u64,
     #[prost(uint64, tag = "11")]
     pub fencing: u64,
-    /// time since its last progress
+    /// time since its last progress; absent: none
     #[prost(uint64, optional, tag = "12")]
     pub age_ms: ::core::option::Option<u64>,
     /// time spent on its batches; absent: not reported
     #[prost(message, optional, tag = "13")]
     #[serde(skip)]
     pub account: ::core::option::Option<super::super::common::v1::Account>,
-    /// Sources of a mixture, ordered by name; empty if they are too many to count for all ranks.
+    /// Sources of a mixture, ordered by name; empty if sources x ranks are more than 8,192, or if ranks share lanes in an
+    /// epoch of more than 10,000 steps.
     #[prost(message, repeated, tag = "14")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sources: ::prost::alloc::vec::Vec<rank::Source>,
@@ -1571,16 +1598,16 @@ pub struct Worker {
     pub in_process: bool,
     #[prost(string, tag = "6")]
     pub version: ::prost::alloc::string::String,
-    /// number of leases
+    /// number of its leases
     #[prost(uint64, tag = "7")]
     pub leases: u64,
-    /// number of scans
+    /// number of its scans
     #[prost(uint64, tag = "8")]
     pub scans: u64,
     /// time since it joined
     #[prost(uint64, tag = "9")]
     pub age_ms: u64,
-    /// time since its last heartbeat
+    /// time since its last heartbeat; absent: it is gone
     #[prost(uint64, optional, tag = "10")]
     pub seen_ms: ::core::option::Option<u64>,
     #[prost(message, repeated, tag = "11")]
@@ -1594,7 +1621,7 @@ pub struct Worker {
     #[prost(enumeration = "Cordon", tag = "13")]
     #[serde(serialize_with = "crate::json::word::<Cordon, _>")]
     pub cordon: i32,
-    /// ids of its image decoders
+    /// its pixel contract and the library that decodes JPEGs; empty: not reported
     #[prost(string, repeated, tag = "15")]
     pub decoders: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// one per lease of `serving`; empty if not reported
@@ -1688,16 +1715,17 @@ pub mod get_batch_response {
     pub struct Row {
         #[prost(uint64, tag = "1")]
         pub rank: u64,
+        /// ordinal of the shard in the manifest
         #[prost(uint64, tag = "2")]
         #[serde(rename = "shard_ordinal")]
         pub shard: u64,
         #[prost(string, tag = "3")]
         #[serde(rename = "shard")]
         pub path: ::prost::alloc::string::String,
-        /// of the sample in the shard
+        /// number of the sample in its shard
         #[prost(uint64, tag = "4")]
         pub ordinal: u64,
-        /// false for padding
+        /// false for padding, which repeats a sample
         #[prost(bool, tag = "5")]
         pub valid: bool,
         /// of its source in a mixture, otherwise of the batch
@@ -1741,7 +1769,7 @@ pub struct ListEventsResponse {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Event {
-    /// counts from 1; the same on every node
+    /// number of the event, from 1; the same on every node
     #[prost(uint64, tag = "1")]
     pub number: u64,
     /// log index of the command
@@ -1750,30 +1778,30 @@ pub struct Event {
     /// Unix ms, by the coordinators' clock
     #[prost(uint64, tag = "3")]
     pub at_ms: u64,
-    /// caller that requested it
+    /// caller that requested it; `coordinator`: the leader itself
     #[prost(string, tag = "4")]
     pub principal: ::prost::alloc::string::String,
-    /// name with underscores, such as "worker_ended"
+    /// name of the kind with underscores, such as "worker_ended"
     #[prost(string, tag = "5")]
     pub kind: ::prost::alloc::string::String,
     /// one sentence for display
     #[prost(string, tag = "6")]
     pub text: ::prost::alloc::string::String,
-    /// empty if it does not apply
+    /// name of the job; empty if it is about none
     #[prost(string, tag = "7")]
     #[serde(serialize_with = "crate::json::known")]
     pub job: ::prost::alloc::string::String,
-    /// empty if it does not apply
+    /// name of the worker; empty if it is about none
     #[prost(string, tag = "8")]
     #[serde(serialize_with = "crate::json::known")]
     pub worker: ::prost::alloc::string::String,
-    /// empty if it does not apply
+    /// name of the dataset; empty if it is about none
     #[prost(string, tag = "9")]
     #[serde(serialize_with = "crate::json::known")]
     pub dataset: ::prost::alloc::string::String,
     #[prost(uint64, optional, tag = "10")]
     pub generation: ::core::option::Option<u64>,
-    /// at most 64
+    /// ranks that it is about, at most 64
     #[prost(uint64, repeated, tag = "11")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ranks: ::prost::alloc::vec::Vec<u64>,
@@ -1801,6 +1829,7 @@ pub struct GetShardHistoryRequest {
 pub struct GetShardHistoryResponse {
     #[prost(uint64, tag = "1")]
     pub epoch: u64,
+    /// ordinal of the shard in the manifest
     #[prost(uint64, tag = "2")]
     #[serde(rename = "ordinal")]
     pub shard: u64,
@@ -1808,14 +1837,14 @@ pub struct GetShardHistoryResponse {
     pub path: ::prost::alloc::string::String,
     #[prost(uint64, tag = "4")]
     pub records: u64,
-    /// sorted by generation and rank, then oldest first
+    /// leases, sorted by generation and rank, then oldest first
     #[prost(message, repeated, tag = "5")]
     #[serde(rename = "leases")]
     pub tenures: ::prost::alloc::vec::Vec<Tenure>,
     /// number of earlier leases and returns that are no longer kept
     #[prost(uint64, tag = "6")]
     pub forgotten: u64,
-    /// only in a dynamic job
+    /// samples of its group that were returned; only in a dynamic job
     #[prost(message, repeated, tag = "7")]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub returns: ::prost::alloc::vec::Vec<ShardReturn>,
@@ -1834,13 +1863,14 @@ pub struct Tenure {
     pub session: u64,
     #[prost(string, tag = "5")]
     pub worker: ::prost::alloc::string::String,
-    /// Unix ms
+    /// begin of the lease, Unix ms
     #[prost(uint64, tag = "6")]
     pub granted_ms: u64,
-    /// Unix ms; absent: it is live
+    /// end of the lease, Unix ms; absent: it is live
     #[prost(uint64, optional, tag = "7")]
     pub ended_ms: ::core::option::Option<u64>,
-    /// reason of its end, a name with underscores such as "worker_expired"
+    /// Reason of its end: worker_left, worker_expired, worker_replaced, trainer_ended, trainer_gone, trainer_moved,
+    /// trainer_returned, job_cancelled or superseded; empty: it is live.
     #[prost(string, tag = "8")]
     #[serde(serialize_with = "crate::json::known")]
     pub why: ::prost::alloc::string::String,
@@ -1848,7 +1878,7 @@ pub struct Tenure {
     #[prost(uint64, tag = "9")]
     #[serde(rename = "stood_epoch")]
     pub epoch: u64,
-    /// that step
+    /// step of that epoch
     #[prost(uint64, tag = "10")]
     #[serde(rename = "stood_step")]
     pub step: u64,
@@ -1861,12 +1891,13 @@ pub struct ShardReturn {
     pub generation: u64,
     #[prost(uint64, tag = "2")]
     pub rank: u64,
-    /// Unix ms
+    /// time of the return, Unix ms
     #[prost(uint64, tag = "3")]
     pub at_ms: u64,
-    /// reason, a name with underscores such as "asked_back"
+    /// reason: unserved, asked_back, left, taken_over, in_doubt or dropped
     #[prost(string, tag = "4")]
     pub why: ::prost::alloc::string::String,
+    /// number of the group
     #[prost(uint64, tag = "5")]
     pub group: u64,
     /// number of returned samples of that group
@@ -1906,14 +1937,19 @@ pub mod get_epoch_map_response {
     #[derive(serde::Serialize)]
     #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct Cell {
+        /// shards whose ranks no worker serves
         #[prost(uint64, tag = "1")]
         pub pending: u64,
+        /// shards that a worker will read
         #[prost(uint64, tag = "2")]
         pub leased: u64,
+        /// shards that are being read, or delivered in part
         #[prost(uint64, tag = "3")]
         pub reading: u64,
+        /// shards that were delivered
         #[prost(uint64, tag = "4")]
         pub done: u64,
+        /// shards of which no sample is delivered
         #[prost(uint64, tag = "5")]
         pub skipped: u64,
     }

@@ -50,6 +50,7 @@ pub struct IndexArgs {
 struct Indexed {
     /// Path or URL of each index that was filled.
     indexes: Vec<String>,
+    /// Number of files.
     files: usize,
     records: u64,
     samples: u64,

@@ -43,13 +43,10 @@ pub struct InspectArgs {
 
 #[derive(Debug, Serialize)]
 struct Inspection {
-    /// Folder that the shards' paths are relative to.
     root: String,
     shard_count: usize,
     records: u64,
-    /// Total size of the files, bytes.
     stored_bytes: u64,
-    /// Total size of all records, bytes, uncompressed, without framing.
     data_bytes: u64,
     /// Hash of the record lengths and checksums; moving or touching files does not change it.
     content_digest: Digest,
@@ -77,8 +74,10 @@ struct ShardFileReport {
     samples: u64,
     stored_bytes: u64,
     data_bytes: u64,
+    /// Size of the largest record, bytes.
     record_bytes_max: u64,
     compression: Compression,
+    /// Hash of its record lengths and checksums.
     digest: Digest,
 }
 
@@ -102,6 +101,7 @@ struct SourceReport {
     records: u64,
     /// Samples of one pass over the source.
     samples: u64,
+    /// Hash of its samples.
     samples_digest: Digest,
 }
 
@@ -109,6 +109,7 @@ struct SourceReport {
 #[derive(Debug, Serialize)]
 struct FirstRecord {
     shard: String,
+    /// Size of the record, bytes.
     bytes: usize,
     /// Features in the record's order; `null` if it is not an Example.
     features: Option<Vec<RecordFeatureReport>>,
@@ -117,9 +118,11 @@ struct FirstRecord {
 #[derive(Debug, Serialize)]
 struct RecordFeatureReport {
     name: String,
-    /// `null`: the feature exists without a value.
+    /// Type of the values; `null`: the feature exists without a value.
     dtype: Option<DType>,
+    /// Number of values.
     count: usize,
+    /// Total size of the values, bytes.
     bytes: usize,
 }
 

@@ -15,11 +15,11 @@ pub struct CountedReport {
     pub records_left_out: u64,
     /// Damaged records among them.
     pub records_damaged: u64,
-    /// `null` if rows are not samples.
+    /// Counts of rows; `null` if rows are not samples.
     pub rows: Option<RowsReport>,
-    /// `null` if packs are not samples.
+    /// Counts of packs; `null` if packs are not samples.
     pub packs: Option<PacksReport>,
-    /// `null` if windows are not samples.
+    /// Counts of windows; `null` if windows are not samples.
     pub windows: Option<WindowsReport>,
 }
 
@@ -27,6 +27,7 @@ pub struct CountedReport {
 pub struct RowsReport {
     /// Rows of all records that pass the filter.
     pub rows: u64,
+    /// Rows that are no samples.
     pub rows_left_out: u64,
 }
 
@@ -40,14 +41,15 @@ pub struct PacksReport {
     pub padding: u64,
     /// Tokens of records that were dropped or truncated because of their length.
     pub tokens_left_out: u64,
-    /// Records that were dropped because of their length.
+    /// Records, or rows, that were dropped because of their length.
     pub records_too_long: u64,
+    /// Records, or rows, without tokens.
     pub records_empty: u64,
 }
 
 #[derive(Debug, Serialize)]
 pub struct WindowsReport {
-    /// Records that pass the filter and are in no window, as their group is too short.
+    /// Records, or rows, that pass the filters and are in no window, as their group is too short.
     pub records_in_none: u64,
     /// Records of all windows; a record counts once for each window.
     pub members: u64,

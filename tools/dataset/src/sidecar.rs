@@ -12,6 +12,7 @@ use crate::output;
 pub(crate) struct FaultReport {
     /// Absolute path of that file.
     file: String,
+    /// Description of the fault.
     what: String,
 }
 

@@ -52,8 +52,8 @@ pub struct VerifyArgs {
 
 #[derive(Debug, Serialize)]
 struct Verification {
-    /// Folder that the files' paths are relative to.
     root: String,
+    /// Number of files.
     file_count: usize,
     /// Number of files that are damaged or could not be read.
     files_damaged: usize,
@@ -70,8 +70,9 @@ struct Verification {
 
 #[derive(Debug, Default, Serialize)]
 struct FileReport {
+    /// Path relative to `root`.
     path: String,
-    /// `null` if the file could not be opened.
+    /// Compression of the file; `null` if it could not be opened.
     compression: Option<Compression>,
     stored_bytes: u64,
     records_ok: u64,
@@ -84,11 +85,12 @@ struct FileReport {
 
 #[derive(Debug, Serialize)]
 struct Damage {
-    /// Number of the record in the file, from 0.
+    /// Number of the record in the file.
     ordinal: u64,
     /// Offset of its header in the uncompressed file, bytes.
     offset: u64,
     kind: DamageKind,
+    /// Description of the damage.
     reason: String,
 }
 

@@ -98,16 +98,16 @@ pub struct WriteArgs {
 
 #[derive(Debug, Serialize)]
 struct Written {
+    /// Folder of the shards.
     folder: String,
     records: u64,
     shard_count: usize,
-    /// Total size of the uncompressed shards, bytes.
     stream_bytes: u64,
-    /// Total size of the files, bytes.
     stored_bytes: u64,
     compression: Compression,
-    /// `null` without classes.
+    /// Classes that the labels refer to; `null` without classes.
     classes: Option<Classes>,
+    /// Shards in order.
     shards: Vec<WrittenShard>,
 }
 

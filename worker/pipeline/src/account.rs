@@ -169,6 +169,7 @@ pub struct Setup {
     pub cores: u64,
     /// Computing threads of all loaders of the process.
     pub computing_threads: u64,
+    /// Threads that wait for storage.
     pub reading_threads: u64,
     /// Maximum prefetched batches.
     pub prefetch: u64,
@@ -188,12 +189,14 @@ pub struct Setup {
     pub cached: bool,
     /// True if the trainer's process reads because a worker was lost or stopped serving it.
     pub took_over: bool,
+    /// Reasons for the numbers of prefetched batches and threads.
     pub reasons: Reasons,
 }
 
 /// Time breakdown of a rank's batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Account {
+    /// Configuration of reading.
     pub setup: Setup,
     /// Epoch of the batch taken last.
     pub epoch: u64,
@@ -210,6 +213,7 @@ pub struct Account {
     pub recent: Spent,
     /// Counters of this epoch so far.
     pub in_epoch: Spent,
+    /// Counters since reading began.
     pub since_start: Spent,
 }
 

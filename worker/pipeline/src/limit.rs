@@ -118,8 +118,11 @@ pub struct Finding {
     pub wait_percent: u64,
     /// True if shards are read for the first time, from storage devices or a store.
     pub is_cold: bool,
+    /// Age of the figures.
     pub age_us: u64,
+    /// Figures behind it, in words.
     pub because: String,
+    /// Recommended change, in words.
     pub change: String,
 }
 

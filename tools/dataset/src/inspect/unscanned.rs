@@ -11,12 +11,10 @@ use crate::sidecar::{self, FaultReport};
 
 #[derive(Debug, Serialize)]
 pub(super) struct Unscanned {
-    /// Folder that the shards' paths are relative to.
     root: String,
     shard_count: usize,
     /// Number of records according to files beside the shards; `null` if a shard has none there.
     records: Option<u64>,
-    /// Total size of the files, bytes.
     stored_bytes: u64,
     /// Shards in manifest order: a shard's position is its ordinal.
     shards: Vec<UnscannedShard>,
@@ -29,7 +27,7 @@ pub(super) struct Unscanned {
 #[derive(Debug, Serialize)]
 struct UnscannedShard {
     path: String,
-    /// `null`: no file beside it has the number, or several have different numbers.
+    /// Number of records; `null`: no file beside it has the number, or several have different ones.
     records: Option<u64>,
     stored_bytes: u64,
     /// Absolute paths of the files with this number.

@@ -45,7 +45,9 @@ pub(super) struct Facts<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Finding {
     pub(super) kind: FindingKind,
+    /// Description of the finding.
     pub(super) what: String,
+    /// Recommended change.
     pub(super) advice: String,
 }
 

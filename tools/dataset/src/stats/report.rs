@@ -23,14 +23,12 @@ const VALUES_LISTED: usize = 10;
 
 #[derive(Debug, Serialize)]
 pub(super) struct Stats {
-    /// Folder that the shards' paths are relative to.
     root: String,
     shard_count: usize,
     records: u64,
+    /// Records that are a `tf.train.Example`.
     examples: u64,
-    /// Total size of the files, bytes.
     stored_bytes: u64,
-    /// Total size of all records, bytes, uncompressed, without framing.
     data_bytes: u64,
     /// Size of a record without framing, bytes; `null` without records.
     record_bytes: Option<RecordBytes>,
@@ -40,7 +38,9 @@ pub(super) struct Stats {
     shard_bytes: Option<Spread>,
     /// Features by name, in bytewise order; one with values of several types has an entry for each.
     features: Vec<FeatureReport>,
+    /// True if there are more features than these.
     has_more_features: bool,
+    /// Possible improvements.
     findings: Vec<Finding>,
     /// Samples that a source makes of the records; `null`: each record is one.
     sampled: Option<CountedReport>,
@@ -52,7 +52,9 @@ pub(super) struct Stats {
 struct RecordBytes {
     #[serde(flatten)]
     spread: Spread,
+    /// Median.
     p50: u64,
+    /// Size that 99 % of the records do not exceed.
     p99: u64,
 }
 
@@ -83,6 +85,7 @@ struct FeatureReport {
     distinct_unknown: Option<Unknown>,
     /// Each value with its count, in order; `null` if they are not counted.
     labels: Option<Vec<Label>>,
+    /// Text for `Loader(features=)`.
     suggested: String,
 }
 
@@ -103,7 +106,9 @@ enum Unknown {
 
 #[derive(Debug, Serialize)]
 struct Label {
+    /// Integer, or bytes as text.
     value: Text,
+    /// Number of its occurrences.
     count: u64,
 }
 

@@ -27,6 +27,7 @@ pub(crate) trait Source: Sync {
 pub(crate) struct Classes {
     /// Label of the first class; the others follow.
     pub(crate) first_label: i64,
+    /// Names of the classes, in the order of their labels.
     pub(crate) names: Vec<String>,
 }
 
