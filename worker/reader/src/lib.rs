@@ -45,7 +45,7 @@ pub use epoch_samples::{CostOf, EpochSamples, SampleCosts};
 pub use meter::Demand;
 pub use planner::slot_row_bytes;
 pub use plans::Plans;
-pub use prefetch::{Consumer, Prefetch, PrefetchStats};
+pub use prefetch::{Consumer, LeaseGuard, Prefetch, PrefetchStats, RankLease, RankReader};
 pub use record_spec::{EncodedSpec, SourceSchemas};
 pub use sequence::{Delivered, Delivery};
 pub use skipped::Skipped;

@@ -1,5 +1,7 @@
 //! Batches ahead of the trainer: one thread follows the plan, others read and assemble.
 
+mod leased;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar};
 use std::thread::JoinHandle;
@@ -17,6 +19,8 @@ use crate::planner::Planner;
 use crate::records::stream::{ReadCounters, StreamTools};
 use crate::sequence::{BatchSequence, Delivery, SequenceState};
 use crate::tuning::{PREFETCH_START, Tuning};
+
+pub use leased::{LeaseGuard, RankLease, RankReader};
 
 /// Maximum number of chunks kept for reuse.
 const CHUNKS_KEEP: usize = 64;
@@ -146,17 +150,6 @@ impl Prefetch {
         })
     }
 
-    /// Waits at most `timeout` for the next batch, strictly in sequence, and takes it.
-    ///
-    /// # Errors  The error that stopped reading; no batch follows it.
-    pub fn poll(&mut self, timeout: Duration) -> Result<Delivery, LoadError> {
-        let polled = self.show(timeout)?;
-        if let Delivery::Batch(delivered) = &polled {
-            self.consumer().take(1, delivered.batch.slot.size_bytes());
-        }
-        Ok(polled)
-    }
-
     /// Calls `see` for those of the next `count` batches that are ready, in sequence, without
     /// taking them. All other work is blocked meanwhile, so `see` should be short.
     pub fn peek(&mut self, count: usize, see: &mut dyn FnMut(&mut Batch)) {
@@ -174,8 +167,8 @@ impl Prefetch {
         Consumer { shared: Arc::clone(&self.shared) }
     }
 
-    /// As [`Prefetch::poll`], but the batch counts as ahead until [`Consumer::take`]: for a
-    /// caller that forwards it to a consumer that takes it later.
+    /// Waits at most `timeout` for the next batch, strictly in sequence. The batch counts as ahead
+    /// until [`Consumer::take`]: its consumer may take it later.
     ///
     /// # Errors  The error that stopped reading; no batch follows it.
     pub fn show(&mut self, timeout: Duration) -> Result<Delivery, LoadError> {

@@ -8,12 +8,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use shardfeed_pipeline::Reading;
-use shardfeed_proto::ErrorKind;
 use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
 use shardfeed_reader::{
-    Consumer, Control, Delivered, Delivery, Demand, GrantStats, Lease, Prefetch, PrefetchStats,
-    account_to,
+    Consumer, Delivered, Delivery, Demand, GrantStats, Lease, LeaseGuard, PrefetchStats,
+    RankReader, account_to,
 };
 use shardfeed_socket::{Sender, SocketError};
 use shardfeed_source::{LoadError, Lock, trace};
@@ -35,10 +34,6 @@ const STUCK_AFTER: Duration = Duration::from_secs(15);
 
 /// Additional time from the first observation of that silence.
 const STUCK_SURE_AFTER: Duration = Duration::from_secs(2);
-
-/// Reason why nothing is delivered of a dynamic job while its coordinator is silent.
-const UNCONFIRMED: &str =
-    "the coordinator has not confirmed the lease of this dynamic job for most of its life";
 
 /// State of a sending thread: whether it has ended, so that its last message is sent.
 #[derive(Debug, Default)]
@@ -71,8 +66,8 @@ impl Drop for Ending {
 
 pub(crate) struct Running {
     pub(crate) start: u64,
-    pub(crate) lease: Lease,
-    pub(crate) control: Arc<dyn Control>,
+    /// First to be dropped, before the memory is returned.
+    pub(crate) rank: LeaseGuard,
     consumer: Consumer,
     flight: Flight,
     stop: Arc<AtomicBool>,
@@ -82,9 +77,6 @@ pub(crate) struct Running {
     /// Time when the sending thread was first found silent for too long.
     suspected: Lock<Option<Instant>>,
     ended: Arc<Lock<Option<SendingEnd>>>,
-    is_kept: bool,
-    /// The trainer has reported its final position.
-    is_told: bool,
     _share: BudgetGuard,
 }
 
@@ -100,11 +92,10 @@ enum SendingEnd {
 /// Resources needed to serve a rank.
 pub(crate) struct ReadyRank {
     pub(crate) start: u64,
-    pub(crate) lease: Lease,
-    pub(crate) control: Arc<dyn Control>,
+    pub(crate) rank: LeaseGuard,
     /// Set when the worker stops.
     pub(crate) hub_stop: Arc<AtomicBool>,
-    pub(crate) prefetch: Prefetch,
+    pub(crate) reader: RankReader,
     pub(crate) flight: Flight,
     pub(crate) sender: Sender<wire::ToTrainer>,
     pub(crate) share: BudgetGuard,
@@ -112,16 +103,13 @@ pub(crate) struct ReadyRank {
 
 impl Running {
     pub(crate) fn begin(ready: ReadyRank) -> Result<Self, LoadError> {
-        let ReadyRank { start, lease, control, hub_stop, prefetch, flight, sender, share } = ready;
+        let ReadyRank { start, mut rank, hub_stop, reader, flight, sender, share } = ready;
         flight.restart();
-        let (consumer, stop) = (prefetch.consumer(), Arc::new(AtomicBool::new(false)));
+        let (consumer, stop) = (reader.prefetch.consumer(), Arc::new(AtomicBool::new(false)));
         let (pulse, ended) = (Arc::new(Pulse::new()), Arc::<Lock<_>>::default());
         let feeder = Feeder {
             start,
-            lease: lease.clone(),
-            is_dynamic: control.good_for(&lease).is_some(),
-            control: Arc::clone(&control),
-            prefetch,
+            reader,
             flight: flight.clone(),
             line: Line { sender, stops: [hub_stop, Arc::clone(&stop)], pulse: Arc::clone(&pulse) },
             reports: Reports::default(),
@@ -136,10 +124,10 @@ impl Running {
                 *end.lock() = Some(feeder.run());
             })
             .map_err(|source| LoadError::Io { file: "sending threads".into(), source })?;
+        rank.is_told = false;
         Ok(Self {
             start,
-            lease,
-            control,
+            rank,
             consumer,
             flight,
             stop,
@@ -148,8 +136,6 @@ impl Running {
             pulse,
             suspected: Lock::new(None),
             ended,
-            is_kept: false,
-            is_told: false,
             _share: share,
         })
     }
@@ -190,40 +176,23 @@ impl Running {
         }
         let (batches, bytes) = self.flight.taken(usize::try_from(batches).unwrap_or(usize::MAX));
         self.consumer.take(batches, bytes);
-        if batches > 0 {
-            self.consumer.account(&Demand {
-                epoch: took.taken_epoch,
-                samples: took.rows,
-                bytes: took.bytes,
-                wait: Duration::from_micros(took.wait_us),
-                work: Duration::from_micros(took.work_us),
-                copy: Duration::from_micros(took.copy_us),
-                tells_waits: waiting_us.is_some(),
-            });
-        }
-        // The trainer receives an error of control from the sending thread's next check.
-        let _ = self.control.report(&self.lease, epoch, step);
+        let demand = Demand {
+            epoch: took.taken_epoch,
+            samples: took.rows,
+            bytes: took.bytes,
+            wait: Duration::from_micros(took.wait_us),
+            work: Duration::from_micros(took.work_us),
+            copy: Duration::from_micros(took.copy_us),
+            tells_waits: waiting_us.is_some(),
+        };
+        self.rank.took(&self.consumer, (epoch, step), (batches > 0).then_some(&demand));
     }
 
     /// Ends the served rank, whose trainer has finished and reported its final position.
     pub(crate) fn end_told(running: &mut Option<Self>) {
         if let Some(mut running) = running.take() {
-            running.is_told = true;
+            running.rank.is_told = true;
         }
-    }
-
-    /// Keeps the lease until the session ends.
-    pub(crate) fn keep(&mut self) {
-        self.is_kept = true;
-    }
-
-    pub(crate) fn fail(&self, failure: &str) {
-        self.control.report_failure(&self.lease, failure);
-    }
-
-    /// Returns the time for which sent batches may be taken; `None`: unlimited.
-    pub(crate) fn good_for(&self) -> Option<Duration> {
-        self.control.good_for(&self.lease)
     }
 }
 
@@ -236,18 +205,12 @@ impl Drop for Running {
         {
             tracing::error!("a sending thread panicked");
         }
-        if !self.is_kept {
-            self.control.release(&self.lease, self.is_told);
-        }
     }
 }
 
 struct Feeder {
     start: u64,
-    is_dynamic: bool,
-    lease: Lease,
-    control: Arc<dyn Control>,
-    prefetch: Prefetch,
+    reader: RankReader,
     flight: Flight,
     line: Line,
     reports: Reports,
@@ -269,18 +232,14 @@ impl Reports {
     }
 
     /// Reports, at most four times a second.
-    fn report(&mut self, control: &dyn Control, lease: &Lease, stats: impl Fn() -> PrefetchStats) {
+    fn report(&mut self, reader: &RankReader) {
         if self.reported.is_some_and(|at| at.elapsed() <= STATS_EVERY) {
             return;
         }
-        let stats = stats();
         let mut reading: Vec<u32> = self.ahead.iter().flatten().copied().collect();
         reading.sort_unstable();
         reading.dedup();
-        // Sent batches are ahead of the trainer until it takes them.
-        let ready = (stats.ready + stats.shown) as u64;
-        control.report_ahead(lease, ready, &reading);
-        control.report_account(lease, &stats.account);
+        reader.report(&reading);
         self.reported = Some(Instant::now());
     }
 }
@@ -320,18 +279,13 @@ impl Feeder {
     fn run(mut self) -> SendingEnd {
         let said = match self.feed() {
             Ok(()) => Ok(()),
-            Err(Ended::Failed(error))
-                if self.is_dynamic
-                    && matches!(&*error, LoadError::Wire(error) if error.kind == ErrorKind::Fenced) =>
-            {
-                tracing::warn!(job = %self.lease.job, rank = self.lease.rank, %error, "a lease lapsed");
+            Err(Ended::Failed(error)) if self.reader.lapses(&error) => {
+                let Lease { job, rank, .. } = &self.reader.rank.lease;
+                tracing::warn!(%job, rank, %error, "a lease lapsed");
                 let again = wire::Again { start: self.start, reason: error.to_string() };
                 self.line.send(Message::Again(again), None)
             }
             Err(Ended::Failed(error)) => {
-                if error.fails_job() {
-                    self.control.report_failure(&self.lease, &error.to_string());
-                }
                 let error = Some(error.to_wire().to_message());
                 let failed = wire::Failed { start: self.start, error };
                 self.line.send(Message::Failed(failed), None)
@@ -348,77 +302,41 @@ impl Feeder {
 
     fn feed(&mut self) -> Result<(), Ended> {
         while self.line.is_wanted() {
-            self.control.check(&self.lease).map_err(LoadError::from)?;
-            let delivery = self.prefetch.show(LOOK_EVERY)?;
-            self.prefetch.confirmed(!self.is_unconfirmed());
-            let stats = self.prefetch.stats();
+            let delivery = self.reader.next(LOOK_EVERY)?;
+            let stats = self.reader.prefetch.stats();
             self.tell(&stats)?;
-            if let Delivery::Batch(delivered) = delivery {
-                self.reports.sends(&delivered, stats.prefetch);
-                if !self.may_send()? {
-                    return Ok(());
+            if let Some(reason) = self.reader.take_reason() {
+                let note = wire::Progress { note: reason.to_owned(), ..Default::default() };
+                self.line.send(Message::Progress(note), None)?;
+            }
+            match delivery {
+                Delivery::Batch(delivered) => {
+                    self.reports.sends(&delivered, stats.prefetch);
+                    let at = [("epoch", delivered.epoch), ("step", delivered.step)];
+                    let _span = trace::span_of("send", at);
+                    let Self { start, line, flight, reports, reader, .. } = &mut *self;
+                    let mut send = |message, descriptor: Option<BorrowedFd<'_>>| {
+                        // Waits here while the trainer does not read.
+                        send(&line.sender, message, descriptor, &mut || {
+                            reports.report(reader);
+                            line.is_wanted()
+                        })
+                    };
+                    flight.send(&mut send, *start, *delivered)?;
                 }
-                let at = [("epoch", delivered.epoch), ("step", delivered.step)];
-                let _span = trace::span_of("send", at);
-                let Lease { job, mixture, .. } = &self.lease;
-                self.control.report_skipped(job, *mixture, &delivered.skipped);
-                let Self { start, line, flight, reports, control, lease, prefetch, .. } =
-                    &mut *self;
-                let mut send = |message, descriptor: Option<BorrowedFd<'_>>| {
-                    // Waits here while the trainer does not read.
-                    send(&line.sender, message, descriptor, &mut || {
-                        reports.report(&**control, lease, || prefetch.stats());
-                        line.is_wanted()
-                    })
-                };
-                flight.send(&mut send, *start, *delivered)?;
-            } else if let Delivery::EpochEnd { epoch, steps } = delivery {
-                let ended = wire::EpochEnded { start: self.start, epoch, steps };
-                self.line.send(Message::EpochEnded(ended), None)?;
+                Delivery::EpochEnd { epoch, steps } => {
+                    let ended = wire::EpochEnded { start: self.start, epoch, steps };
+                    self.line.send(Message::EpochEnded(ended), None)?;
+                }
+                Delivery::Pending => {}
             }
         }
         Ok(())
     }
 
-    /// True if granted samples may not be delivered because the coordinator is silent.
-    fn is_unconfirmed(&self) -> bool {
-        self.control.good_for(&self.lease).is_some_and(|good| good.is_zero())
-    }
-
-    /// Returns why ready batches may not be delivered now, if so.
-    fn waits_for(&mut self) -> Option<String> {
-        if self.is_unconfirmed() {
-            self.prefetch.confirmed(false);
-            return Some(UNCONFIRMED.to_owned());
-        }
-        self.control.paused(&self.lease)
-    }
-
-    /// Waits until ready batches may be delivered: until the grants of a dynamic job are confirmed
-    /// and the job is not paused. Returns `false` to stop.
-    fn may_send(&mut self) -> Result<bool, Ended> {
-        let mut told = None;
-        while let Some(reason) = self.waits_for() {
-            let stats = self.prefetch.stats();
-            self.tell(&stats)?;
-            if !self.line.is_wanted() {
-                return Ok(false);
-            }
-            self.control.check(&self.lease).map_err(LoadError::from)?;
-            if told.as_ref() != Some(&reason) {
-                let note = wire::Progress { note: reason.clone(), ..wire::Progress::default() };
-                tracing::warn!(job = %self.lease.job, rank = self.lease.rank, "{reason}");
-                self.line.send(Message::Progress(note), None)?;
-                told = Some(reason);
-            }
-            std::thread::sleep(LOOK_EVERY);
-        }
-        Ok(true)
-    }
-
     /// Reports the batches ahead to the trainer and to control.
     fn tell(&mut self, stats: &PrefetchStats) -> Result<(), Ended> {
-        self.reports.report(&*self.control, &self.lease, || *stats);
+        self.reports.report(&self.reader);
         let now = stats_message(stats);
         let is_news = self.told.as_ref().is_none_or(|(at, told)| {
             let same = told.reading == now.reading

@@ -15,8 +15,8 @@ use shardfeed_proto::{
     ErrorKind, WireError, identity_from, intent_from, left_out_from, segments_from, segments_to,
 };
 use shardfeed_reader::{
-    Assignment, Control, ControlError, DoubtPolicy, JobSpec, Lease, LeaseRequest, PREFETCH_START,
-    Plans, Prefetch, PrefetchOptions, Skipped, Waiting, slot_row_bytes, traced,
+    Control, ControlError, DoubtPolicy, JobSpec, Lease, LeaseGuard, LeaseRequest, PREFETCH_START,
+    Plans, PrefetchOptions, Skipped, Waiting, slot_row_bytes, traced,
 };
 use shardfeed_socket::{Incoming, Peer, Receiver, Sender, SocketError};
 use shardfeed_source::{Dataset, FileRules, LoadError, Lock, OpenProgress, ScanStage, trace};
@@ -140,7 +140,7 @@ pub(crate) fn serve(hub: &Hub, incoming: Incoming) {
     tracing::debug!(?peer, "a trainer connected");
     let ended = trainer.run(receiver);
     if let (Err(_), Some(running)) = (&ended, &trainer.running) {
-        running.fail("its process ended without closing the loader");
+        running.rank.fail("its process ended without closing the loader");
     }
     match ended {
         Ok(()) | Err(SocketError::Closed) => tracing::debug!(?peer, "a trainer left"),
@@ -198,7 +198,7 @@ impl Trainer<'_> {
             if let Some(running) = &self.running
                 && let Some(reason) = running.lost()
             {
-                let Lease { job, rank, .. } = &running.lease;
+                let Lease { job, rank, .. } = &running.rank.lease;
                 tracing::warn!(%job, rank, %reason, "stops serving a trainer; it reads in-process");
                 let reason = format!("worker {} stopped sending: {reason}", self.hub.name);
                 return self.say_goodbye(&mut receiver, reason);
@@ -216,9 +216,10 @@ impl Trainer<'_> {
             self.answer(asked)?;
         }
         // The trainer lives, and knows its position: its grants are kept for it.
-        if let Some(running) = self.running.as_mut().filter(|running| running.good_for().is_some())
+        if let Some(running) = &mut self.running
+            && running.rank.good_for().is_some()
         {
-            running.keep();
+            running.rank.is_kept = true;
         }
         Ok(())
     }
@@ -231,7 +232,7 @@ impl Trainer<'_> {
         receiver: &mut Receiver<wire::ToWorker>,
         reason: String,
     ) -> Result<(), SocketError> {
-        if self.running.as_ref().is_some_and(|running| running.good_for().is_none()) {
+        if self.running.as_ref().is_some_and(|running| running.rank.good_for().is_none()) {
             self.running = None;
         }
         self.send(Message::Goodbye(wire::Goodbye { reason }))?;
@@ -261,7 +262,7 @@ impl Trainer<'_> {
                 return Ok(());
             }
             Asked::Ping(ping) => {
-                let good_for = self.running.as_ref().and_then(Running::good_for);
+                let good_for = self.running.as_ref().and_then(|running| running.rank.good_for());
                 let good_ms = good_for.map(|good| u64::try_from(good.as_millis()).unwrap_or(0));
                 let pong = wire::Pong { nonce: ping.nonce, good_ms };
                 return self.send(Message::Pong(pong));
@@ -285,7 +286,7 @@ impl Trainer<'_> {
             }
             Asked::Stop(wire::Stop { failure }) => {
                 if let (Some(running), Some(failure)) = (&self.running, failure) {
-                    running.fail(&failure);
+                    running.rank.fail(&failure);
                 }
                 Running::end_told(&mut self.running);
                 return Ok(());
@@ -472,19 +473,13 @@ impl Trainer<'_> {
         // Refused before the rank is taken over from another loader.
         let (budget, ranks) = (&self.hub.budget, self.hello.ranks_on_host);
         let share = budget.share(&self.peer, start.memory_budget, ranks, held_bytes)?;
-        let control = &self.hub.control;
         let lease = self.ask_control(|control, waiting| control.lease(&request, waiting))?;
-        let Lease { job: name, generation, rank, fencing, .. } = &lease;
-        tracing::info!(job = %name, generation, rank, fencing, "a trainer's rank has its lease");
+        let rank = LeaseGuard::new(&self.hub.control, lease);
+        let Lease { job: name, generation, rank: number, fencing, mixture, .. } = &rank.lease;
+        tracing::info!(job = %name, generation, rank = number, fencing, "a trainer's rank has its lease");
         // Only a trainer with a lease of the job may report its records.
-        control.report_skipped(name, lease.mixture, &skipped);
-        let release = LeaseGuard { control: &self.hub.control, lease: Some(lease.clone()) };
-        self.hub.await_replaced(name, *rank);
-        let rules = (job.identity.tail, start.limit);
-        let plans = Plans::of_dataset(input, rules);
-        let (control, world_size) = (Arc::clone(&self.hub.control), start.world_size);
-        let assignment =
-            Assignment::of(control, &lease, Arc::new(plans), &job.identity, world_size);
+        rank.control.report_skipped(name, *mixture, &skipped);
+        self.hub.await_replaced(name, *number);
         let flight = self
             .flight
             .get_or_insert_with(|| {
@@ -495,63 +490,41 @@ impl Trainer<'_> {
                 Flight::new((depth + hold_max) as usize + SLOTS_BEYOND, named)
             })
             .clone();
-        let prefetch = Prefetch::start(
-            assignment,
-            PrefetchOptions {
-                dataset: Arc::clone(input),
-                schemas: schemas.clone(),
-                corrupt: self.corrupt,
-                slots: flight.pool.clone(),
-                rank: start.rank,
-                epoch: start.epoch,
-                step: start.step,
-                prefetch: asked,
-                budget_bytes: share.reading_bytes,
-                took_over: false,
-            },
-        )?;
+        let plans = Plans::of_dataset(input, (job.identity.tail, start.limit));
+        let options = PrefetchOptions {
+            dataset: Arc::clone(input),
+            schemas: schemas.clone(),
+            corrupt: self.corrupt,
+            slots: flight.pool.clone(),
+            rank: start.rank,
+            epoch: start.epoch,
+            step: start.step,
+            prefetch: asked,
+            budget_bytes: share.reading_bytes,
+            took_over: false,
+        };
+        let reader = rank.read(Arc::new(plans), &job.identity, start.world_size, options)?;
         let started = wire::Started {
             start: start.start,
-            generation: lease.generation,
-            fencing: lease.fencing,
-            epoch: lease.epoch,
-            segments: segments_to(&lease.segments),
+            generation: *generation,
+            fencing: *fencing,
+            epoch: rank.lease.epoch,
+            segments: segments_to(&rank.lease.segments),
             hold_max,
         };
         // If the trainer is gone, the next receive fails.
         let _ = self.send(Message::Started(started));
+        let key = (Arc::clone(name), *number);
         let (start, sender) = (start.start, self.sender.clone());
-        let (control, hub_stop) = (Arc::clone(&self.hub.control), Arc::clone(&self.hub.stop));
-        let ready = ReadyRank { start, lease, control, hub_stop, prefetch, flight, sender, share };
+        let hub_stop = Arc::clone(&self.hub.stop);
+        let ready = ReadyRank { start, rank, hub_stop, reader, flight, sender, share };
         let running = Running::begin(ready)?;
-        let key = (Arc::clone(&running.lease.job), running.lease.rank);
         let mut serving = self.hub.serving.lock();
         serving.retain(|_, done| !done.is_so());
         serving.insert(key, Arc::clone(&running.done));
         drop(serving);
         self.running = Some(running);
-        release.keep();
         Ok(())
-    }
-}
-
-/// Guard that releases a lease unless it is kept.
-struct LeaseGuard<'a> {
-    control: &'a Arc<dyn Control>,
-    lease: Option<Lease>,
-}
-
-impl LeaseGuard<'_> {
-    fn keep(mut self) {
-        self.lease = None;
-    }
-}
-
-impl Drop for LeaseGuard<'_> {
-    fn drop(&mut self) {
-        if let Some(lease) = &self.lease {
-            self.control.release(lease, true);
-        }
     }
 }
 

@@ -1,11 +1,12 @@
 //! Values that a loader and its link exchange.
 
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
 
 use shardfeed_pipeline::ShardSchemas;
 use shardfeed_plan::{Intent, JobIdentity, JobMixture, LeftOut, Segment};
 use shardfeed_reader::{Control, Delivery, EncodedSpec};
-use shardfeed_source::OpenProgress;
+use shardfeed_source::{LoadError, OpenProgress};
 
 use crate::options::LoaderOptions;
 use crate::request::DatasetRequest;
@@ -102,4 +103,21 @@ impl Partition {
 /// Adapts a caller's progress function to notes about waiting.
 pub(crate) fn waiting<'a>(progress: Progress<'a>) -> impl FnMut(&str) -> bool + 'a {
     move |note| progress(&OpenProgress::waiting(note))
+}
+
+/// Runs an attempt on a thread; a thread that cannot be created is a failed attempt.
+pub(crate) fn in_background<T: Send + 'static, E: From<LoadError> + Send + 'static>(
+    name: &str,
+    run: impl FnOnce() -> Result<T, E> + Send + 'static,
+) -> Receiver<Result<T, E>> {
+    let (sender, receiver) = sync_channel(1);
+    let own = sender.clone();
+    let spawned = std::thread::Builder::new().name(name.into()).spawn(move || {
+        // The receiver is gone if the loader was closed in the meantime.
+        let _ = own.send(run());
+    });
+    if let Err(source) = spawned {
+        let _ = sender.send(Err(LoadError::Io { file: "threads".into(), source }.into()));
+    }
+    receiver
 }

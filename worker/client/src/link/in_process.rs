@@ -1,7 +1,6 @@
 //! A worker in the trainer's own process, used when no other worker serves it.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
 
 use shardfeed_source::{Dataset, LoadError, OpenSource};
 
@@ -68,21 +67,4 @@ pub(crate) fn open_here(
     };
     let contents = Contents::of(&name, rules, &dataset);
     Ok((InProcess::new(setting.clone(), worker, (name, dataset)), contents))
-}
-
-/// Runs an attempt on a thread; a thread that cannot be created is a failed attempt.
-pub(crate) fn in_background<T: Send + 'static, E: From<LoadError> + Send + 'static>(
-    name: &str,
-    run: impl FnOnce() -> Result<T, E> + Send + 'static,
-) -> Receiver<Result<T, E>> {
-    let (sender, receiver) = sync_channel(1);
-    let own = sender.clone();
-    let spawned = std::thread::Builder::new().name(name.into()).spawn(move || {
-        // The receiver is gone if the loader was closed in the meantime.
-        let _ = own.send(run());
-    });
-    if let Err(source) = spawned {
-        let _ = sender.send(Err(LoadError::Io { file: "threads".into(), source }.into()));
-    }
-    receiver
 }

@@ -2,28 +2,25 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use shardfeed_handoff::SlotPool;
 use shardfeed_pipeline::Batch;
 use shardfeed_plan::JobIdentity;
-use shardfeed_proto::ErrorKind;
 use shardfeed_reader::{
-    Assignment, Control, Delivery, Demand, JobSpec, Lease, LeaseRequest, PREFETCH_START, Plans,
-    Prefetch, PrefetchOptions, PrefetchStats, default_budget_bytes,
+    Control, Delivery, Demand, JobSpec, LeaseGuard, LeaseRequest, PREFETCH_START, Plans,
+    PrefetchOptions, PrefetchStats, RankReader, default_budget_bytes,
 };
 use shardfeed_source::{Dataset, LoadError};
 
 use crate::link::exchange::{
-    ControlOf, Event, InHand, Job, Partition, Progress, Setting, StartPosition, waiting,
+    ControlOf, Event, InHand, Job, Partition, Progress, Setting, StartPosition, in_background,
+    waiting,
 };
 
 /// Free slots kept in addition to the prefetched batches: for the viewed batch and the next one.
 const SLOTS_BEYOND_PREFETCH: usize = 2;
-
-/// Interval at which an unconfirmed lease is checked again.
-const UNCONFIRMED_PAUSE: Duration = Duration::from_millis(20);
 
 /// A rank whose batches are read in this process.
 pub(crate) struct InProcessLink {
@@ -50,74 +47,11 @@ enum Phase {
 }
 
 struct Running {
-    prefetch: Prefetch,
+    reader: RankReader,
     /// A batch was offered and not consumed yet.
     is_offered: bool,
-    lease: Lease,
-    is_dynamic: bool,
-    /// A warning about the unconfirmed lease was logged.
-    is_told: bool,
-}
-
-impl Running {
-    /// Returns the next batch if it may be handed out.
-    ///
-    /// Samples of a dynamic job are valid only while the coordinator confirms the lease.
-    fn poll(
-        &mut self,
-        control: &Arc<dyn Control>,
-        timeout: Duration,
-    ) -> Result<Delivery, LoadError> {
-        if control.paused(&self.lease).is_some() {
-            // The session logs who paused the job.
-            control.check(&self.lease)?;
-            std::thread::sleep(timeout.min(UNCONFIRMED_PAUSE));
-            return Ok(Delivery::Pending);
-        }
-        let Some(good) = control.good_for(&self.lease) else {
-            return self.prefetch.poll(timeout);
-        };
-        control.check(&self.lease)?;
-        if !good.is_zero() {
-            self.is_told = false;
-            self.prefetch.confirmed(true);
-            return self.prefetch.poll(timeout.min(good));
-        }
-        self.prefetch.confirmed(false);
-        if !std::mem::replace(&mut self.is_told, true) {
-            tracing::warn!(
-                job = %self.lease.job,
-                "the coordinator has not confirmed the lease of this dynamic job for most of its \
-                 life; waiting"
-            );
-        }
-        std::thread::sleep(timeout.min(UNCONFIRMED_PAUSE));
-        Ok(Delivery::Pending)
-    }
-
-    /// Checks whether the batch that was offered last may be consumed.
-    fn confirm(&self, control: &Arc<dyn Control>) -> Result<InHand, LoadError> {
-        if !self.is_offered {
-            return Ok(InHand::Gone);
-        }
-        control.check(&self.lease)?;
-        let waits = control.paused(&self.lease).is_some()
-            || control.good_for(&self.lease).is_some_and(|good| good.is_zero());
-        Ok(if waits { InHand::Unconfirmed } else { InHand::Good })
-    }
-
-    /// Reports the prefetched batches and the time breakdown.
-    fn report(&self, control: &Arc<dyn Control>) {
-        let stats = self.prefetch.stats();
-        control.report_ahead(&self.lease, stats.ready as u64, &[]);
-        control.report_account(&self.lease, &stats.account);
-    }
-
-    /// True if this error requires a restart from the rank's position.
-    fn has_lapsed(&self, error: &LoadError) -> bool {
-        self.is_dynamic
-            && matches!(error, LoadError::Wire(error) if error.kind == ErrorKind::Fenced)
-    }
+    /// Released after the reader has stopped.
+    rank: LeaseGuard,
 }
 
 impl InProcessLink {
@@ -184,91 +118,89 @@ impl InProcessLink {
         position: &mut dyn FnMut(usize) -> Result<StartPosition, LoadError>,
         timeout: Duration,
     ) -> Result<Event, LoadError> {
-        match &mut self.phase {
+        let running = match &mut self.phase {
             Phase::Idle => {
                 let position = position(0)?;
                 let start = self.start(position);
                 if self.control_of.is_some() {
                     // A control in this process answers at once.
-                    return self.started(start.run(&mut |_| true)?);
+                    return Ok(self.started(start.run(&mut |_| true)?));
                 }
-                self.phase = start.in_background()?;
+                self.phase = start.in_background();
+                return Ok(Event::PENDING);
+            }
+            Phase::Starting { result, .. } => {
+                let started = match result.recv_timeout(timeout) {
+                    Err(RecvTimeoutError::Timeout) => return Ok(Event::PENDING),
+                    Err(RecvTimeoutError::Disconnected) => Err(LoadError::ReaderLost),
+                    Ok(started) => started,
+                };
+                self.phase = Phase::Idle;
+                return started.map(|running| self.started(running));
+            }
+            Phase::Running(running) => running,
+        };
+        match running.reader.next(timeout) {
+            Ok(delivery) => {
+                if let Delivery::Batch(delivered) = &delivery {
+                    let bytes = delivered.batch.slot.size_bytes();
+                    running.reader.prefetch.consumer().take(1, bytes);
+                    running.is_offered = true;
+                }
+                Ok(Event::Delivery(delivery))
+            }
+            Err(error) => {
+                let lapses = running.reader.lapses(&error);
+                self.stop();
+                if !lapses {
+                    return Err(error);
+                }
+                tracing::warn!(%error, "a lease lapsed, continuing after the consumed samples");
                 Ok(Event::PENDING)
             }
-            Phase::Starting { result, .. } => match result.recv_timeout(timeout) {
-                Err(RecvTimeoutError::Timeout) => Ok(Event::PENDING),
-                Ok(Ok(running)) => self.started(running),
-                Ok(Err(error)) => {
-                    self.phase = Phase::Idle;
-                    Err(error)
-                }
-                Err(RecvTimeoutError::Disconnected) => {
-                    self.phase = Phase::Idle;
-                    Err(LoadError::ReaderLost)
-                }
-            },
-            Phase::Running(running) => match running.poll(&self.control, timeout) {
-                Err(error) if running.has_lapsed(&error) => {
-                    tracing::warn!(%error, "a lease lapsed, continuing after the consumed samples");
-                    self.stop();
-                    Ok(Event::PENDING)
-                }
-                Ok(delivery) => {
-                    if let Delivery::Batch(delivered) = &delivery {
-                        let Lease { job, mixture, .. } = &running.lease;
-                        self.control.report_skipped(job, *mixture, &delivered.skipped);
-                        running.is_offered = true;
-                    }
-                    Ok(Event::Delivery(delivery))
-                }
-                Err(error) => {
-                    if error.fails_job() {
-                        self.fail(&error.to_string());
-                    }
-                    self.stop();
-                    Err(error)
-                }
-            },
+        }
+    }
+
+    fn running(&self) -> Option<&Running> {
+        match &self.phase {
+            Phase::Running(running) => Some(running),
+            Phase::Idle | Phase::Starting { .. } => None,
         }
     }
 
     pub(crate) fn fail(&self, failure: &str) {
-        if let Phase::Running(running) = &self.phase {
-            self.control.report_failure(&running.lease, failure);
-        }
+        self.running().into_iter().for_each(|running| running.rank.fail(failure));
     }
 
     /// Shows the ready batches of the next `count`.
     pub(crate) fn peek(&mut self, count: usize, see: &mut dyn FnMut(&mut Batch)) {
         if let Phase::Running(running) = &mut self.phase {
-            running.prefetch.peek(count, see);
+            running.reader.prefetch.peek(count, see);
         }
     }
 
     /// Returns an error if the rank's lease is known to have ended.
     pub(crate) fn check(&self) -> Result<(), LoadError> {
-        if let Phase::Running(Running { lease, .. }) = &self.phase {
-            self.control.check(lease)?;
-        }
-        Ok(())
+        self.running().map_or(Ok(()), |running| running.rank.check())
     }
 
     /// Checks whether the batch that was offered last may be consumed.
     pub(crate) fn confirm(&self) -> Result<InHand, LoadError> {
-        match &self.phase {
-            Phase::Running(running) => running.confirm(&self.control),
-            Phase::Idle | Phase::Starting { .. } => Ok(InHand::Gone),
-        }
+        let Some(Running { rank, .. }) = self.running().filter(|running| running.is_offered) else {
+            return Ok(InHand::Gone);
+        };
+        rank.check()?;
+        Ok(if rank.withheld().is_some() { InHand::Unconfirmed } else { InHand::Good })
     }
 
-    fn started(&mut self, running: Running) -> Result<Event, LoadError> {
-        let generation = running.lease.generation;
+    fn started(&mut self, running: Running) -> Event {
+        let generation = running.rank.lease.generation;
         self.phase = Phase::Running(running);
-        Ok(Event::Started { generation })
+        Event::Started { generation }
     }
 
     pub(crate) fn is_running(&self) -> bool {
-        matches!(self.phase, Phase::Running(_))
+        self.running().is_some()
     }
 
     /// True if only this process can report the rank's position to the coordinator.
@@ -285,46 +217,34 @@ impl InProcessLink {
     pub(crate) fn took(&mut self, epoch: u64, step: u64, demand: Option<&Demand>) {
         if let Phase::Running(running) = &mut self.phase {
             running.is_offered = false;
-            if let Some(demand) = demand {
-                running.prefetch.consumer().account(demand);
-            }
-            // If the lease has just ended, the next batch returns that error.
-            let _ = self.control.report(&running.lease, epoch, step);
-            if self.control_of.is_none() {
-                running.report(&self.control);
-            }
+            running.rank.took(&running.reader.prefetch.consumer(), (epoch, step), demand);
+            self.report();
         }
     }
 
     /// Reports how long the trainer has waited for its next batch.
-    pub(crate) fn waits(&mut self, waiting: Duration) {
-        if let Phase::Running(running) = &self.phase {
-            running.prefetch.consumer().waits(waiting);
-            if self.control_of.is_none() {
-                running.report(&self.control);
-            }
+    pub(crate) fn waits(&self, waiting: Duration) {
+        if let Some(running) = self.running() {
+            running.reader.prefetch.consumer().waits(waiting);
+            self.report();
+        }
+    }
+
+    /// Reports the batches ahead and the time breakdown, which a control in this process ignores.
+    fn report(&self) {
+        if let Some(running) = self.running().filter(|_| self.control_of.is_none()) {
+            running.reader.report(&[]);
         }
     }
 
     pub(crate) fn stop(&mut self) {
-        match std::mem::replace(&mut self.phase, Phase::Idle) {
-            Phase::Idle => {}
-            Phase::Starting { gave_up, .. } => gave_up.store(true, Ordering::Relaxed),
-            Phase::Running(running) => {
-                let Running { prefetch, lease, .. } = running;
-                drop(prefetch);
-                if self.control_of.is_none() {
-                    self.control.release(&lease, true);
-                }
-            }
+        if let Phase::Starting { gave_up, .. } = std::mem::replace(&mut self.phase, Phase::Idle) {
+            gave_up.store(true, Ordering::Relaxed);
         }
     }
 
     pub(crate) fn stats(&self) -> Option<PrefetchStats> {
-        match &self.phase {
-            Phase::Running(running) => Some(running.prefetch.stats()),
-            _ => None,
-        }
+        self.running().map(|running| running.reader.prefetch.stats())
     }
 
     /// Records that a worker served this rank before, or should have.
@@ -391,46 +311,25 @@ struct Start {
 
 impl Start {
     fn run(self, waiting: &mut dyn FnMut(&str) -> bool) -> Result<Running, LoadError> {
-        let lease = self.control.lease(&self.request, waiting)?;
-        let (control, world_size) = (Arc::clone(&self.control), self.request.world_size);
-        let is_dynamic = self.identity.is_dynamic();
-        let assignment = Assignment::of(control, &lease, self.plans, &self.identity, world_size);
-        match Prefetch::start(assignment, self.options) {
-            Ok(prefetch) => {
-                let (is_offered, is_told) = (false, false);
-                Ok(Running { prefetch, is_offered, lease, is_dynamic, is_told })
-            }
-            Err(error) => {
-                self.control.release(&lease, true);
-                Err(error)
-            }
-        }
+        let rank = LeaseGuard::new(&self.control, self.control.lease(&self.request, waiting)?);
+        let world_size = self.request.world_size;
+        let reader = rank.read(self.plans, &self.identity, world_size, self.options)?;
+        Ok(Running { reader, is_offered: false, rank })
     }
 
-    fn in_background(self) -> Result<Phase, LoadError> {
-        let (sender, result) = sync_channel(1);
+    fn in_background(self) -> Phase {
         let gave_up = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&gave_up);
-        let run = move || {
-            let control = Arc::clone(&self.control);
-            let mut noted = false;
-            let started = self.run(&mut |note| {
+        let mut noted = false;
+        let result = in_background("shardfeed-start", move || {
+            self.run(&mut |note| {
                 if !note.is_empty() && !noted {
                     noted = true;
                     tracing::warn!("{note}; trying again");
                 }
                 !told.load(Ordering::Relaxed)
-            });
-            if let Err(unheard) = sender.send(started)
-                && let Ok(running) = unheard.0
-            {
-                control.release(&running.lease, true);
-            }
-        };
-        std::thread::Builder::new()
-            .name("shardfeed-start".into())
-            .spawn(run)
-            .map_err(|source| LoadError::Io { file: "starting threads".into(), source })?;
-        Ok(Phase::Starting { result, gave_up })
+            })
+        });
+        Phase::Starting { result, gave_up }
     }
 }

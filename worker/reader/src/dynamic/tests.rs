@@ -198,11 +198,20 @@ impl Place {
     }
 }
 
+/// Takes the next batch, if it comes soon.
+fn next(prefetch: &mut Prefetch) -> Result<Delivery, LoadError> {
+    let delivery = prefetch.show(Duration::from_millis(20))?;
+    if let Delivery::Batch(delivered) = &delivery {
+        prefetch.consumer().take(1, delivered.batch.slot.size_bytes());
+    }
+    Ok(delivery)
+}
+
 /// Returns the samples of each step until the epoch ends.
 fn epoch(prefetch: &mut Prefetch) -> Vec<Vec<Planned>> {
     let (mut batches, begun) = (vec![], Instant::now());
     loop {
-        match prefetch.poll(Duration::from_millis(20)).unwrap() {
+        match next(prefetch).unwrap() {
             Delivery::Batch(delivered) => batches.push(delivered.samples),
             Delivery::EpochEnd { .. } => return batches,
             Delivery::Pending => assert!(begun.elapsed() < DEADLINE, "{} batches", batches.len()),
@@ -278,7 +287,7 @@ fn a_batch_that_was_not_opened_before_its_epoch_ended_is_an_error_and_not_left_o
     let begun = Instant::now();
     let mut delivered = vec![];
     let error = loop {
-        match prefetch.poll(Duration::from_millis(20)) {
+        match next(&mut prefetch) {
             Ok(Delivery::Batch(batch)) => delivered.push(batch.samples),
             Ok(Delivery::EpochEnd { .. }) => panic!("a batch was left out"),
             Ok(Delivery::Pending) => assert!(begun.elapsed() < DEADLINE),
@@ -296,7 +305,7 @@ fn what_is_asked_back_while_the_trainer_is_slow_is_given_back_at_once() {
     let mut taken = vec![];
     let begun = Instant::now();
     while taken.is_empty() {
-        if let Delivery::Batch(delivered) = prefetch.poll(Duration::from_millis(20)).unwrap() {
+        if let Delivery::Batch(delivered) = next(&mut prefetch).unwrap() {
             taken.push(delivered.samples);
         }
         assert!(begun.elapsed() < DEADLINE);

@@ -7,9 +7,10 @@ use shardfeed_plan::{
     Corrupt, DECODER_NONE, JobIdentity, LoaderState, Mode, ORDER_VERSION, Segment, Shuffle, Steps,
     Tail,
 };
-use shardfeed_proto::WireError;
+use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_reader::{
-    Assignment, ControlError, EncodedSpec, JobSpec, LeaseRequest, Plans, PrefetchOptions, Waiting,
+    Assignment, Control, ControlError, EncodedSpec, JobSpec, LeaseRequest, Plans, Prefetch,
+    PrefetchOptions, Waiting,
 };
 use shardfeed_socket::{Connection, Peer};
 use shardfeed_source::{CacheChoice, Dataset};
@@ -145,12 +146,14 @@ fn serve_ahead(
     // A wait that outlasts the trainer is detected at once.
     sender.set_timeout(Duration::ZERO);
     let peer = Peer { pid: None, uid: 0, gid: 0 };
+    let control: Arc<dyn Control> = Arc::new(Faulty(fault));
+    let rank = LeaseGuard::new(&control, lease());
+    let prefetch = Prefetch::start(Assignment::Planned(plan_of), options).unwrap();
     let ready = ReadyRank {
         start: 1,
-        lease: lease(),
-        control: Arc::new(Faulty(fault)),
+        reader: RankReader::new(rank.clone(), prefetch),
+        rank,
         hub_stop: Arc::default(),
-        prefetch: Prefetch::start(Assignment::Planned(plan_of), options).unwrap(),
         flight,
         sender,
         share: Budget::new(2 << 30).share(&peer, Some(1 << 30), 1, 0).unwrap(),
