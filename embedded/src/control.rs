@@ -97,9 +97,9 @@ impl Control for LocalControl {
             session: local.session,
             trainer: request.trainer.clone(),
             peer: None,
-            intent: request.intent.clone(),
+            intent: request.at.intent.clone(),
             left: None,
-            left_out: request.left_out.clone(),
+            left_out: request.at.left_out.clone(),
             mixture: None,
             // The local control grants no samples.
             doubt: DoubtPolicy::default(),
@@ -173,10 +173,11 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
+    use shardfeed_pipeline::Schema;
     use shardfeed_plan::{
         Digest, Intent, JobIdentity, Mode, ORDER_VERSION, Segment, Shuffle, Steps, Tail,
     };
-    use shardfeed_reader::{Claim, EncodedSpec};
+    use shardfeed_reader::{Claim, EncodedSpec, StartPosition};
 
     use super::*;
 
@@ -204,7 +205,8 @@ mod tests {
             decoder,
         };
         let dataset = String::new();
-        JobSpec { name: "train".into(), dataset, mixture: None, identity, record_spec }
+        let schemas = Arc::new(Schema::raw()).into();
+        JobSpec { name: "train".into(), dataset, mixture: None, identity, record_spec, schemas }
     }
 
     fn request(steps: u64) -> LeaseRequest {
@@ -218,15 +220,18 @@ mod tests {
             limit: None,
             mode: Mode::Deterministic,
             mixture: None,
-            intent: Intent::Start {
-                state_generation: Some(4),
+            at: StartPosition {
+                intent: Intent::Start {
+                    state_generation: Some(4),
+                    epoch: 2,
+                    segments: segments.clone(),
+                },
+                left: None,
+                left_out: shardfeed_plan::LeftOut::default(),
                 epoch: 2,
-                segments: segments.clone(),
+                segments,
+                step: 0,
             },
-            left: None,
-            left_out: shardfeed_plan::LeftOut::default(),
-            epoch: 2,
-            segments,
             doubt: shardfeed_reader::DoubtPolicy::default(),
             peer: None,
         }
@@ -244,11 +249,11 @@ mod tests {
         control.register(&job(1), &mut always).unwrap();
         let first = control.lease(&request(3), &mut always).unwrap();
         assert_eq!(first.generation, 5);
-        assert_eq!(first.lanes(2), request(3).segments);
-        assert_eq!(first.lanes(3), request(0).segments);
+        assert_eq!(first.lanes(2), request(3).at.segments);
+        assert_eq!(first.lanes(3), request(0).at.segments);
         control.report(&first, 2, 4).unwrap();
-        let intent = Intent::Reconnect { generation: 5, epoch: 2, step: 4 };
-        let again = LeaseRequest { intent, ..request(3) };
+        let mut again = request(3);
+        again.at.intent = Intent::Reconnect { generation: 5, epoch: 2, step: 4 };
         let second = control.lease(&again, &mut always).unwrap();
         assert!(second.fencing > first.fencing);
         assert_eq!(control.report(&first, 2, 5).unwrap_err().kind, ErrorKind::Fenced);

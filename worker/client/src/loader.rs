@@ -12,15 +12,15 @@ use shardfeed_plan::{
     Shuffle, Start,
 };
 use shardfeed_proto::{ErrorKind, WireError};
-use shardfeed_reader::{EncodedSpec, Plans, PrefetchStats, default_budget_bytes};
+use shardfeed_reader::{EncodedSpec, JobSpec, Plans, PrefetchStats, default_budget_bytes};
 use shardfeed_source::{LoadError, OpenProgress};
 use uuid::Uuid;
 
 use crate::contents::Contents;
 use crate::course::{Course, plan_at};
 use crate::ledger::Ledger;
-use crate::link::Link;
-use crate::link::exchange::{ControlOf, Job, Setting};
+use crate::link::exchange::{ControlOf, Setting};
+use crate::link::{self, FinalReport, Link};
 use crate::mixture;
 use crate::options::{LoaderOptions, interleave_default};
 use crate::pace::{Pace, us};
@@ -40,8 +40,8 @@ pub struct Loader {
     contents: Arc<Contents>,
     plans: Arc<Plans>,
     schema: Arc<Schema>,
-    link: Link,
-    job: Job,
+    link: Box<dyn Link>,
+    job: JobSpec,
     cursor: Cursor,
     /// Plan of the cursor's epoch, as far as it is known.
     course: Course,
@@ -142,7 +142,7 @@ impl Loader {
             with_samples,
             requests: requests.clone(),
         };
-        let (mut link, contents) = Link::open(setting, control_of, progress)?;
+        let (mut link, contents) = link::open(setting, control_of, progress)?;
         let schemas = DatasetRequest::schemas(&requests, contents.mixed.as_deref())?;
         let identity = identity(&options, &contents, (&schema, &*record_spec), lanes);
         let cursor = Cursor::new(identity, start)?;
@@ -158,12 +158,13 @@ impl Loader {
         // Damaged files that were left out may be the reason why there is no course.
         let skipped = SkipLog::new(options.corrupt_budget, share, &contents)?;
         let course = course?;
-        let job = Job {
+        let job = JobSpec {
             name: job_name(&options, &trainer, cursor.identity())?,
-            identity: cursor.identity().clone(),
-            schemas,
-            record_spec,
+            dataset: contents.name.clone(),
             mixture: contents.mixed.as_ref().map(|mixed| Arc::new(mixed.of_job())),
+            identity: cursor.identity().clone(),
+            record_spec,
+            schemas,
         };
         if !options.resumes {
             link.register(&job, progress)?;
@@ -274,7 +275,7 @@ impl Loader {
     pub fn close(&mut self, failure: Option<&str>) {
         self.link.end(failure);
         (self.held, self.ledger) = (None, None);
-        self.link.close();
+        self.link = Box::new(FinalReport::of(&*self.link));
         self.timeline = None;
     }
 
@@ -340,13 +341,13 @@ impl Loader {
         };
         let course = self.course_at(&cursor)?;
         let identity = cursor.identity().clone();
-        let job = Job { identity, ..self.job.clone() };
+        let job = JobSpec { identity, ..self.job.clone() };
         let name = match job.identity == self.job.identity {
             true => job.name.clone(),
             // The state brings its own number of lanes, so the job is a different one.
             false => job_name(&self.options, &self.trainer, &job.identity)?,
         };
-        let job = Job { name, ..job };
+        let job = JobSpec { name, ..job };
         self.link.register(&job, progress)?;
         if job.identity.is_dynamic() {
             // Registering the job made the cluster id known.

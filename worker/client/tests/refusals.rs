@@ -125,8 +125,8 @@ impl Control for Alone {
             fencing: 1,
             serial: 1,
             mixture: None,
-            epoch: request.epoch,
-            segments: request.segments.clone(),
+            epoch: request.at.epoch,
+            segments: request.at.segments.clone(),
         })
     }
 

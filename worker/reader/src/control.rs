@@ -7,7 +7,7 @@ mod lease_time;
 use std::sync::Arc;
 use std::time::Duration;
 
-use shardfeed_pipeline::Account;
+use shardfeed_pipeline::{Account, ShardSchemas};
 use shardfeed_plan::dynamic::GroupRange;
 use shardfeed_plan::{
     Digest, Intent, JobIdentity, JobMixture, LeftOut, LoaderState, Mode, Segment, Steps,
@@ -36,6 +36,8 @@ pub struct JobSpec {
     pub identity: JobIdentity,
     /// Features, operators and outputs of its records; the digest is part of the identity.
     pub record_spec: Arc<EncodedSpec>,
+    /// Features, operators and outputs of its shards' records.
+    pub schemas: ShardSchemas,
 }
 
 /// Request for the right to serve one rank from a given position.
@@ -54,21 +56,29 @@ pub struct LeaseRequest {
     pub mode: Mode,
     /// Digest of the job's mixture, if it has one.
     pub mixture: Option<Digest>,
-    /// Start position and kind of start.
-    pub intent: Intent,
-    /// Dynamic jobs only, when the trainer leaves an epoch early: that epoch, and its first step
-    /// that the trainer did not consume.
-    pub left: Option<(u64, u64)>,
-    /// Steps of the start's epoch that were left out.
-    pub left_out: LeftOut,
-    /// Epoch of the start position, for a control without a coordinator.
-    pub epoch: u64,
-    /// Segments of that epoch; the last one is open.
-    pub segments: Vec<Segment>,
+    pub at: StartPosition,
     /// Dynamic jobs only: policy for samples in doubt.
     pub doubt: DoubtPolicy,
     /// The trainer's process, if it differs from the worker's.
     pub peer: Option<Peer>,
+}
+
+/// Position where a rank starts to read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StartPosition {
+    /// Position at the control, and kind of start.
+    pub intent: Intent,
+    /// Dynamic jobs only, when the trainer leaves an epoch early: that epoch, and its first step
+    /// that the trainer did not consume.
+    pub left: Option<(u64, u64)>,
+    /// Steps of the intent's epoch that were left out.
+    pub left_out: LeftOut,
+    /// Epoch of the first step that the trainer has not received.
+    pub epoch: u64,
+    /// Segments of that epoch; the last one is open.
+    pub segments: Vec<Segment>,
+    /// First step of that epoch that the trainer has not received.
+    pub step: u64,
 }
 
 /// Policy for samples in doubt: those that a trainer which does not return may have consumed.

@@ -38,7 +38,7 @@ pub use assignment::{Assignment, PlanOf, PrefetchOptions};
 pub use budget::default_budget_bytes;
 pub use control::{
     Claim, Control, ControlError, DoubtPolicy, Grant, IN_DOUBT_GRACE, JobSpec, Lease, LeaseRequest,
-    LeaseTime, LeaseUpdate, Notifier, Waiting, account_from, account_to,
+    LeaseTime, LeaseUpdate, Notifier, StartPosition, Waiting, account_from, account_to,
 };
 pub use dynamic::{DynamicRank, GrantStats, GroupsOf, lapsed};
 pub use epoch_samples::{CostOf, EpochSamples, SampleCosts};

@@ -118,17 +118,17 @@ impl GrpcControl {
         moves: Moves,
     ) -> Result<Lease, ControlError> {
         let (mut generation, mut fencing) = (generation, 0);
-        let mut place = (request.epoch, request.segments.clone());
+        let mut place = (request.at.epoch, request.at.segments.clone());
         if let Some(id) = self.session.shared.current_id() {
             let (shared, asked) = (Arc::clone(&self.session.shared), request.clone());
             let moves = Arc::clone(&moves);
             let call = async move {
                 let mut moves = moves.lock().await;
                 match moves.len() {
-                    0 => shared.start_rank(id, &asked, &asked.intent).await,
+                    0 => shared.start_rank(id, &asked, &asked.at.intent).await,
                     // No move was granted provisionally yet: the coordinator chooses.
-                    1 if matches!(asked.intent, Intent::Move { .. }) => {
-                        let started = shared.start_rank(id, &asked, &asked.intent).await?;
+                    1 if matches!(asked.at.intent, Intent::Move { .. }) => {
+                        let started = shared.start_rank(id, &asked, &asked.at.intent).await?;
                         moves.clear();
                         Ok(started)
                     }
@@ -140,7 +140,7 @@ impl GrpcControl {
             match answer {
                 Some(Ok(started)) => {
                     (generation, fencing) = (started.generation, started.fencing);
-                    if matches!(request.intent, Intent::Move { .. }) {
+                    if matches!(request.at.intent, Intent::Move { .. }) {
                         place = (started.epoch, segments_of(started.segments)?);
                     }
                 }
@@ -317,7 +317,7 @@ impl Control for GrpcControl {
         let _reporting = self.session.shared.reporting(&request.job, request.rank);
         // Grants of a dynamic job are exclusive, so they require the coordinator's confirmation.
         let is_dynamic = request.mode == Mode::Dynamic;
-        match &request.intent {
+        match &request.at.intent {
             Intent::Reconnect { generation, .. } if !is_dynamic => {
                 let (_, moves) = self.untold(request, *generation);
                 return self.go_on(request, *generation, moves);
@@ -337,7 +337,7 @@ impl Control for GrpcControl {
         }
         loop {
             let id = self.session.id(waiting)?;
-            let message = start_message(id, request, &request.intent);
+            let message = start_message(id, request, &request.at.intent);
             let started = match self.session.coordinator().call(waiting, &message) {
                 Err(error) if error.kind == ErrorKind::Fenced => {
                     // The session ended in the meantime.
@@ -353,8 +353,8 @@ impl Control for GrpcControl {
             let fencing = if is_held { started.fencing } else { 0 };
             let granted = (started.generation, fencing);
             let served = self.serve(request, granted, Moves::default());
-            if let Intent::Reconnect { .. } = request.intent {
-                return Ok(lease_of(&served, (request.epoch, request.segments.clone())));
+            if let Intent::Reconnect { .. } = request.at.intent {
+                return Ok(lease_of(&served, (request.at.epoch, request.at.segments.clone())));
             }
             return Ok(lease_of(&served, (started.epoch, segments)));
         }
@@ -483,7 +483,7 @@ fn may_replace(peer: Option<Peer>, before: Option<Peer>) -> bool {
 
 /// Returns the first step that a rank has not consumed when it starts in this way.
 fn position(request: &LeaseRequest) -> (u64, u64) {
-    match &request.intent {
+    match &request.at.intent {
         Intent::Reconnect { epoch, step, .. } => (*epoch, *step),
         Intent::Start { epoch, segments, .. } | Intent::Move { epoch, segments, .. } => {
             (*epoch, segments.iter().map(|segment| segment.steps.most()).sum())

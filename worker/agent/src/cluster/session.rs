@@ -586,9 +586,9 @@ pub(crate) fn start_message(
         limit: request.limit,
         trainer: request.trainer.clone(),
         intent: Some(intent_to(intent)),
-        left: request.left.map(|(epoch, step)| wire::Position { epoch, step }),
+        left: request.at.left.map(|(epoch, step)| wire::Position { epoch, step }),
         left_out: match intent {
-            Intent::Start { .. } => left_out_to(&request.left_out),
+            Intent::Start { .. } => left_out_to(&request.at.left_out),
             // The generation has them, or another epoch begins.
             Intent::Move { .. } | Intent::Reconnect { .. } => vec![],
         },

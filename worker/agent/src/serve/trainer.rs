@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use shardfeed_pipeline::ShardSchemas;
 use shardfeed_plan::Corrupt;
 use shardfeed_proto::coordinator::v1::GetStatusRequest;
 use shardfeed_proto::trainer::v1 as wire;
@@ -16,7 +15,7 @@ use shardfeed_proto::{
 };
 use shardfeed_reader::{
     Control, ControlError, DoubtPolicy, JobSpec, Lease, LeaseGuard, LeaseRequest, PREFETCH_START,
-    Plans, PrefetchOptions, Skipped, Waiting, slot_row_bytes, traced,
+    Plans, PrefetchOptions, Skipped, StartPosition, Waiting, slot_row_bytes, traced,
 };
 use shardfeed_socket::{Incoming, Peer, Receiver, Sender, SocketError};
 use shardfeed_source::{Dataset, FileRules, LoadError, Lock, OpenProgress, ScanStage, trace};
@@ -160,13 +159,6 @@ fn operation(asked: &Asked, traceparent: &str) -> Option<traced::Entered> {
     Some(traced::enter(name, traceparent.parse().ok()))
 }
 
-/// The job of a trainer, and what it reads.
-struct RegisteredJob {
-    spec: JobSpec,
-    schemas: ShardSchemas,
-    input: Arc<Dataset>,
-}
-
 struct Trainer<'a> {
     hub: &'a Hub,
     sender: Sender<wire::ToTrainer>,
@@ -178,7 +170,8 @@ struct Trainer<'a> {
     opened: OpenedSources,
     /// Its batches name the samples of their rows, if a program or a mixture makes them.
     names_samples: bool,
-    registered: Option<RegisteredJob>,
+    /// Its job, and what the job reads.
+    registered: Option<(JobSpec, Arc<Dataset>)>,
     flight: Option<Flight>,
     running: Option<Running>,
     peer: Peer,
@@ -429,22 +422,20 @@ impl Trainer<'_> {
         let JobInput { dataset: input, name: dataset, mixture, schemas } = input;
         schemas.all().iter().try_for_each(|schema| schema.open_tables())?;
         let (name, record_spec) = (register.job, Arc::new(record_spec));
-        let spec = JobSpec { name, dataset, mixture, identity, record_spec };
-        self.ask_control(|control, waiting| control.register(&spec, waiting))?;
-        self.registered = Some(RegisteredJob { spec, schemas, input });
+        let job = JobSpec { name, dataset, mixture, identity, record_spec, schemas };
+        self.ask_control(|control, waiting| control.register(&job, waiting))?;
+        self.registered = Some((job, input));
         Ok(())
     }
 
     fn latest(&self) -> Result<Option<String>, LoadError> {
-        let RegisteredJob { spec: job, .. } =
-            self.registered.as_ref().ok_or_else(|| out_of_turn("Latest"))?;
+        let (job, _) = self.registered.as_ref().ok_or_else(|| out_of_turn("Latest"))?;
         let state = self.ask_control(|control, waiting| control.latest(&job.name, waiting))?;
         Ok(state.map(|state| state.to_json()))
     }
 
     fn start(&mut self, start: wire::Start) -> Result<(), LoadError> {
-        let RegisteredJob { spec: job, schemas, input } =
-            self.registered.as_ref().ok_or_else(|| out_of_turn("Start"))?;
+        let (job, input) = self.registered.as_ref().ok_or_else(|| out_of_turn("Start"))?;
         let request = LeaseRequest {
             job: job.name.clone(),
             run: start.run,
@@ -454,11 +445,14 @@ impl Trainer<'_> {
             limit: start.limit,
             mode: job.identity.mode,
             mixture: job.mixture.as_ref().map(|mixture| mixture.digest()),
-            intent: intent_from(start.intent).map_err(bad)?,
-            left: start.left.map(|left| (left.epoch, left.step)),
-            left_out: left_out_from(start.left_out).map_err(bad)?,
-            epoch: start.epoch,
-            segments: segments_from(start.segments).map_err(bad)?,
+            at: StartPosition {
+                intent: intent_from(start.intent).map_err(bad)?,
+                left: start.left.map(|left| (left.epoch, left.step)),
+                left_out: left_out_from(start.left_out).map_err(bad)?,
+                epoch: start.epoch,
+                segments: segments_from(start.segments).map_err(bad)?,
+                step: start.step,
+            },
             doubt: DoubtPolicy::new(start.in_doubt_drop, start.in_doubt_grace_ms),
             peer: Some(self.peer),
         };
@@ -466,9 +460,12 @@ impl Trainer<'_> {
         let asked = (start.prefetch > 0).then_some(start.prefetch.min(PREFETCH_MAX) as usize);
         let depth = asked.unwrap_or(PREFETCH_START) as u64;
         let hold_max = depth.max(HOLD_LEAST);
-        let rows =
-            request.segments.last().map_or(1, |open| open.global_batch / start.world_size.max(1));
-        let row_bytes = slot_row_bytes(input, schemas);
+        let rows = request
+            .at
+            .segments
+            .last()
+            .map_or(1, |open| open.global_batch / start.world_size.max(1));
+        let row_bytes = slot_row_bytes(input, &job.schemas);
         let held_bytes = hold_max.saturating_mul(rows.saturating_mul(row_bytes));
         // Refused before the rank is taken over from another loader.
         let (budget, ranks) = (&self.hub.budget, self.hello.ranks_on_host);
@@ -493,7 +490,7 @@ impl Trainer<'_> {
         let plans = Plans::of_dataset(input, (job.identity.tail, start.limit));
         let options = PrefetchOptions {
             dataset: Arc::clone(input),
-            schemas: schemas.clone(),
+            schemas: job.schemas.clone(),
             corrupt: self.corrupt,
             slots: flight.pool.clone(),
             rank: start.rank,

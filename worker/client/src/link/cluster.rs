@@ -3,29 +3,31 @@
 //!
 //! [`Machine`] decides; [`Cluster`] has the sockets, threads and clocks.
 
-mod ahead;
 mod copies;
 mod machine;
 mod replacement;
-mod told;
 
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
+use shardfeed_pipeline::Batch;
 use shardfeed_plan::{LoaderState, Mode};
 use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
 use shardfeed_proto::trainer::v1::to_worker::Message as Ask;
 use shardfeed_proto::{ErrorKind, WireError, intent_to, left_out_to, segments_to};
-use shardfeed_reader::{Delivered, Delivery, Demand, traced};
+use shardfeed_reader::{
+    Delivered, Delivery, Demand, JobSpec, LeaseTime, PrefetchStats, StartPosition, traced,
+};
 use shardfeed_source::LoadError;
 
 use crate::contents::Contents;
+use crate::link::Link;
 use crate::link::connect::{default_worker_socket, greet_for, register};
-use crate::link::exchange::{Event, Job, Partition, Progress, Setting, StartPosition, waiting};
-use crate::link::in_process::{InProcess, cluster_of, open_here};
+use crate::link::exchange::{Event, InHand, Partition, Progress, Setting};
+use crate::link::in_process_link::InProcessLink;
 use crate::link::outcome::{Lost, Unavailable};
-use crate::link::received::{Broken, Received, samples_of};
+use crate::link::received::{Broken, Received, prefetch_stats, samples_of};
 use crate::link::worker::WorkerLink;
 use crate::pace::us;
 use copies::Copies;
@@ -37,7 +39,7 @@ const FIRST_WAIT: Duration = Duration::from_secs(5);
 pub(crate) struct Cluster {
     setting: Setting,
     contents: Contents,
-    job: Option<Job>,
+    job: Option<JobSpec>,
     backend: Backend,
     machine: Machine<Received>,
     copies: Copies,
@@ -51,9 +53,9 @@ enum Backend {
     Connecting(Attempt<WorkerLink, Unavailable>),
     Worker(Box<WorkerLink>),
     /// A worker in this process is being created.
-    Opening(Attempt<InProcess, LoadError>),
+    Opening(Attempt<InProcessLink, LoadError>),
     /// A worker in this process, and the attempt to connect to a worker again.
-    InProcess(Box<InProcess>, Option<Attempt<WorkerLink, Unavailable>>),
+    InProcess(Box<InProcessLink>, Option<Attempt<WorkerLink, Unavailable>>),
 }
 
 impl Cluster {
@@ -62,7 +64,7 @@ impl Cluster {
         setting: Setting,
         progress: Progress<'_>,
     ) -> Result<(Self, Contents), LoadError> {
-        let cluster = cluster_of(&setting);
+        let cluster = setting.cluster();
         // An invalid address is rejected before anything is waited for.
         cluster.port.await_addresses(cluster, progress)?;
         let path = cluster.worker.clone().unwrap_or_else(default_worker_socket);
@@ -86,9 +88,9 @@ impl Cluster {
                     _ if is_told => tracing::warn!("no worker came; reading in this process"),
                     _ => {}
                 }
-                let (mut in_process, contents) = open_here(&setting, progress)?;
+                let (mut in_process, contents) = InProcessLink::open(&setting, progress)?;
                 if is_told {
-                    in_process.link.took_over();
+                    in_process.took_over = true;
                 }
                 (Backend::InProcess(Box::new(in_process), None), State::InProcess, contents)
             }
@@ -110,73 +112,6 @@ impl Cluster {
             waited: Duration::ZERO,
         };
         Ok((link, contents))
-    }
-
-    pub(crate) fn register(&mut self, job: &Job, progress: Progress<'_>) -> Result<(), LoadError> {
-        self.stop();
-        self.job = Some(job.clone());
-        loop {
-            let lost = match &mut self.backend {
-                Backend::Worker(link) => match register(link, job, progress) {
-                    Ok(()) => return Ok(()),
-                    Err(Unavailable::Refused(error)) => return Err(error),
-                    Err(Unavailable::Absent(reason) | Unavailable::Cordoned(reason)) => reason,
-                },
-                Backend::InProcess(in_process, returning) => {
-                    let was_returning = returning.take().is_some();
-                    let registered = in_process.link.register(job, progress);
-                    // The attempt greeted the worker with the previous job.
-                    if was_returning {
-                        self.inform(Input::NotReconnected);
-                    }
-                    return registered;
-                }
-                Backend::Connecting(_) | Backend::Opening(_) => {
-                    self.settle(progress)?;
-                    continue;
-                }
-            };
-            self.inform(Input::Gone(lost));
-        }
-    }
-
-    pub(crate) fn latest(
-        &mut self,
-        job: &Job,
-        progress: Progress<'_>,
-    ) -> Result<Option<LoaderState>, LoadError> {
-        loop {
-            let lost = match &mut self.backend {
-                Backend::Worker(link) => match link.ask(Ask::Latest(wire::Latest {}), progress) {
-                    Ok(Message::State(state)) => {
-                        let state = state.state.map(|text| LoaderState::from_json(&text));
-                        return Ok(state.transpose()?);
-                    }
-                    Ok(other) => link.unexpected(&other),
-                    Err(lost) => lost,
-                },
-                Backend::InProcess(in_process, _) => {
-                    let mut waiting = waiting(progress);
-                    return Ok(in_process.link.control.latest(&job.name, &mut waiting)?);
-                }
-                Backend::Connecting(_) | Backend::Opening(_) => {
-                    self.settle(progress)?;
-                    continue;
-                }
-            };
-            self.lost(lost)?;
-        }
-    }
-
-    pub(crate) fn poll(
-        &mut self,
-        position: &mut dyn FnMut(usize) -> Result<StartPosition, LoadError>,
-        timeout: Duration,
-    ) -> Result<Event, LoadError> {
-        let begun = Instant::now();
-        let result = self.look(position, timeout);
-        self.waited += begun.elapsed();
-        result
     }
 
     fn look(
@@ -202,7 +137,7 @@ impl Cluster {
                 (Next::Fail(error), _) => return Err(error),
                 (Next::Ask, _) => self.ask_for_batches(position)?,
                 (Next::Read, Backend::InProcess(in_process, _)) => {
-                    return in_process.link.poll(position, left);
+                    return in_process.poll(position, left);
                 }
                 (_, _) if left.is_zero() => return Ok(Event::PENDING),
                 (Next::Hear, Backend::Worker(link)) => match link.hear(left) {
@@ -238,10 +173,10 @@ impl Cluster {
         let Backend::InProcess(in_process, _) = &mut self.backend else {
             return Ok(None);
         };
-        if in_process.link.is_running() {
+        if in_process.is_running() {
             return Ok(None);
         }
-        match in_process.link.poll(&mut |more| position(in_hand + more), Duration::ZERO) {
+        match in_process.poll(&mut |more| position(in_hand + more), Duration::ZERO) {
             Ok(event @ Event::Started { .. }) => Ok(Some(event)),
             // A reader that is not running yet has no batch and no end of an epoch.
             Ok(Event::Delivery(_)) => Ok(None),
@@ -309,13 +244,12 @@ impl Cluster {
                 if let Some(job) = &self.job {
                     // The worker that found them may have died before it reported them.
                     let mixture = job.mixture.as_ref().map(|mixture| mixture.digest());
-                    let control = &in_process.link.control;
+                    let control = &in_process.control;
                     control.report_skipped(&job.name, mixture, self.machine.met());
                 }
             }
             (Effect::Stop { failure }, Backend::InProcess(in_process, _)) => {
-                failure.iter().for_each(|failure| in_process.link.fail(failure));
-                in_process.link.stop();
+                in_process.end(failure.as_deref());
             }
             // The next call that needs the worker notices that it is gone.
             (Effect::Stop { failure }, Backend::Worker(link)) => {
@@ -349,7 +283,7 @@ impl Cluster {
         let start = wire::Start {
             start,
             intent: Some(intent_to(&position.intent)),
-            run: cluster_of(&self.setting).run.clone(),
+            run: self.setting.cluster().run.clone(),
             rank: options.rank,
             world_size: options.world_size,
             limit: options.limit,
@@ -396,14 +330,117 @@ impl Cluster {
         Ok(Event::Delivery(Delivery::Batch(Box::new(delivered))))
     }
 
-    /// Reports the rank's new position.
-    /// - `demand`: of the batch that was consumed; `None`: the end of an epoch counts as no batch.
-    pub(crate) fn took(&mut self, epoch: u64, step: u64, demand: Option<Demand>) {
+    /// True if received batches may be returned.
+    fn may_return(&mut self) -> bool {
+        self.inform(Input::Check(LeaseTime::now()));
+        // A ping may have taken time.
+        self.machine.may_return(LeaseTime::now())
+    }
+
+    fn welcome_back(&mut self) {
+        let Backend::InProcess(in_process, returning) = &mut self.backend else {
+            return;
+        };
+        // The worker would report a generation that the coordinator does not know.
+        if in_process.control.has_untold() {
+            return;
+        }
+        match returning.as_ref().map(Receiver::try_recv) {
+            None | Some(Err(TryRecvError::Empty)) => {}
+            Some(Ok(Ok(link))) => {
+                tracing::info!(worker = link.name, "the worker is back");
+                let before = std::mem::replace(&mut self.backend, Backend::Worker(Box::new(link)));
+                self.inform(Input::Reconnected);
+                drop(before);
+            }
+            Some(Ok(Err(_)) | Err(TryRecvError::Disconnected)) => {
+                *returning = None;
+                self.inform(Input::NotReconnected);
+            }
+        }
+    }
+}
+
+impl Link for Cluster {
+    fn register(&mut self, job: &JobSpec, progress: Progress<'_>) -> Result<(), LoadError> {
+        self.stop();
+        self.job = Some(job.clone());
+        loop {
+            let lost = match &mut self.backend {
+                Backend::Worker(link) => match register(link, job, progress) {
+                    Ok(()) => return Ok(()),
+                    Err(Unavailable::Refused(error)) => return Err(error),
+                    Err(Unavailable::Absent(reason) | Unavailable::Cordoned(reason)) => reason,
+                },
+                Backend::InProcess(in_process, returning) => {
+                    let was_returning = returning.take().is_some();
+                    let registered = in_process.register(job, progress);
+                    // The attempt greeted the worker with the previous job.
+                    if was_returning {
+                        self.inform(Input::NotReconnected);
+                    }
+                    return registered;
+                }
+                Backend::Connecting(_) | Backend::Opening(_) => {
+                    self.settle(progress)?;
+                    continue;
+                }
+            };
+            self.inform(Input::Gone(lost));
+        }
+    }
+
+    fn poll(
+        &mut self,
+        position: &mut dyn FnMut(usize) -> Result<StartPosition, LoadError>,
+        timeout: Duration,
+    ) -> Result<Event, LoadError> {
+        let begun = Instant::now();
+        let result = self.look(position, timeout);
+        self.waited += begun.elapsed();
+        result
+    }
+
+    fn peek(&mut self, count: usize, see: &mut dyn FnMut(&mut Batch)) {
+        if self.machine.state() == State::Running
+            && !self.machine.has_failure()
+            && let Err(error) = self.drain()
+        {
+            // Returned to the caller that asks for a batch after the received ones.
+            self.machine.fail_later(error);
+        }
+        let in_hand = self.machine.in_hand();
+        self.machine.batches_mut(count).for_each(|received| see(&mut received.batch));
+        if let Backend::InProcess(in_process, _) = &mut self.backend {
+            in_process.peek(count.saturating_sub(in_hand), see);
+        }
+    }
+
+    fn confirm(&mut self) -> Result<InHand, LoadError> {
+        // No request is open while a batch is offered, so this event is no answer.
+        if self.drain()?.is_some() {
+            self.stop();
+        }
+        if let Backend::InProcess(in_process, _) = &mut self.backend {
+            if !self.machine.is_offered() {
+                return in_process.confirm();
+            }
+            in_process.check()?;
+        }
+        let is_good = self.may_return();
+        Ok(match self.machine.is_offered() {
+            false => InHand::Gone,
+            true if is_good => InHand::Good,
+            true => InHand::Unconfirmed,
+        })
+    }
+
+    fn took(&mut self, epoch: u64, step: u64, demand: Option<Demand>) {
         let copy = self.copies.take_time();
         let is_current = self.machine.consume();
         let sent = match &mut self.backend {
             Backend::InProcess(in_process, _) => {
-                return in_process.link.took(epoch, step, demand.as_ref());
+                return in_process.took(epoch, step, demand);
             }
             Backend::Worker(link) => {
                 let spent = demand.unwrap_or_default();
@@ -433,10 +470,9 @@ impl Cluster {
         }
     }
 
-    /// Reports how long the trainer at (epoch, step) has waited for its next batch.
-    pub(crate) fn waits(&mut self, epoch: u64, step: u64, waiting: Duration) {
+    fn waits(&mut self, epoch: u64, step: u64, waiting: Duration) {
         match &mut self.backend {
-            Backend::InProcess(in_process, _) => in_process.link.waits(waiting),
+            Backend::InProcess(in_process, _) => in_process.waits(epoch, step, waiting),
             Backend::Worker(link) if self.machine.state() == State::Running => {
                 let (start, waiting_us) = (self.machine.start(), Some(us(waiting)));
                 // A worker of an earlier version reads this as a report of the rank's position.
@@ -448,52 +484,86 @@ impl Cluster {
         }
     }
 
-    fn stop(&mut self) {
-        self.end(None);
-    }
-
-    /// Stops for good, with the error that ends the trainer.
-    pub(crate) fn end(&mut self, failure: Option<&str>) {
+    fn end(&mut self, failure: Option<&str>) {
         self.inform(Input::Stop { failure: failure.map(Into::into) });
     }
 
-    /// Changes the rank and its part of each batch from the next start on.
-    pub(crate) fn set_partition(&mut self, partition: Partition) {
+    fn set_partition(&mut self, partition: Partition) {
         self.stop();
         partition.apply(&mut self.setting.options);
         if let Backend::InProcess(in_process, _) = &mut self.backend {
-            in_process.link.set_partition(partition);
+            in_process.set_partition(partition);
         }
     }
 
-    /// Tries to connect to the worker again if this process reads in its place.
-    pub(crate) fn epoch_ended(&mut self) {
+    fn epoch_ended(&mut self) {
         if let Backend::InProcess(in_process, _) = &self.backend {
-            let is_reported = !in_process.link.has_untold();
+            let is_reported = !in_process.control.has_untold();
             self.inform(Input::EpochEnded { is_reported });
         }
     }
 
-    fn welcome_back(&mut self) {
-        let Backend::InProcess(in_process, returning) = &mut self.backend else {
-            return;
-        };
-        // The worker would report a generation that the coordinator does not know.
-        if in_process.link.has_untold() {
-            return;
+    fn is_in_cluster(&self) -> bool {
+        true
+    }
+
+    fn latest(
+        &mut self,
+        job: &JobSpec,
+        progress: Progress<'_>,
+    ) -> Result<Option<LoaderState>, LoadError> {
+        loop {
+            let lost = match &mut self.backend {
+                Backend::Worker(link) => match link.ask(Ask::Latest(wire::Latest {}), progress) {
+                    Ok(Message::State(state)) => {
+                        let state = state.state.map(|text| LoaderState::from_json(&text));
+                        return Ok(state.transpose()?);
+                    }
+                    Ok(other) => link.unexpected(&other),
+                    Err(lost) => lost,
+                },
+                Backend::InProcess(in_process, _) => {
+                    return in_process.latest(job, progress);
+                }
+                Backend::Connecting(_) | Backend::Opening(_) => {
+                    self.settle(progress)?;
+                    continue;
+                }
+            };
+            self.lost(lost)?;
         }
-        match returning.as_ref().map(Receiver::try_recv) {
-            None | Some(Err(TryRecvError::Empty)) => {}
-            Some(Ok(Ok(link))) => {
-                tracing::info!(worker = link.name, "the worker is back");
-                let before = std::mem::replace(&mut self.backend, Backend::Worker(Box::new(link)));
-                self.inform(Input::Reconnected);
-                drop(before);
+    }
+
+    fn cluster_id(&self) -> Option<String> {
+        match &self.backend {
+            Backend::Worker(link) => Some(link.cluster_id.clone()).filter(|id| !id.is_empty()),
+            Backend::InProcess(in_process, _) => in_process.cluster_id(),
+            Backend::Connecting(_) | Backend::Opening(_) => None,
+        }
+    }
+
+    fn stats(&self) -> Option<PrefetchStats> {
+        match &self.backend {
+            Backend::InProcess(in_process, _) => in_process.stats(),
+            Backend::Worker(link) => {
+                let (copies, in_hand) = (self.copies.stats(), self.machine.in_hand());
+                let stats = link.stats.as_ref()?;
+                let held = link.regions.out().saturating_sub(in_hand);
+                Some(prefetch_stats(stats, in_hand, held, copies, self.waited))
             }
-            Some(Ok(Err(_)) | Err(TryRecvError::Disconnected)) => {
-                *returning = None;
-                self.inform(Input::NotReconnected);
-            }
+            Backend::Connecting(_) | Backend::Opening(_) => None,
+        }
+    }
+
+    fn copied(&self) -> u64 {
+        self.copies.made
+    }
+
+    fn source(&self) -> String {
+        match &self.backend {
+            Backend::Worker(link) => format!("worker {}", link.name),
+            Backend::InProcess(..) | Backend::Opening(_) => "in process".into(),
+            Backend::Connecting(_) => "connecting".into(),
         }
     }
 }

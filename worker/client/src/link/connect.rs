@@ -10,7 +10,7 @@ use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
 use shardfeed_proto::trainer::v1::to_worker::Message as Ask;
 use shardfeed_proto::{ErrorKind, WireError, digest_from, identity_to, mixture_to};
-use shardfeed_reader::traced;
+use shardfeed_reader::{JobSpec, traced};
 use shardfeed_socket::{ConnectError, ConnectOptions, connect};
 use shardfeed_source::{
     CountedFile, DamagedRecord, FileRules, HeldMap, LeftOut, LoadError, SampleMap, SampleMaps,
@@ -18,7 +18,7 @@ use shardfeed_source::{
 };
 
 use crate::contents::{Contents, ShardRow};
-use crate::link::exchange::{Job, Progress, Setting, waiting};
+use crate::link::exchange::{Progress, Setting, waiting};
 use crate::link::outcome::Unavailable;
 use crate::link::worker::WorkerLink;
 use crate::mixture::joined_contents;
@@ -69,7 +69,7 @@ impl From<ConnectError> for Unavailable {
 pub(crate) fn greet(
     setting: &Setting,
     path: &Path,
-    job: Option<&Job>,
+    job: Option<&JobSpec>,
     progress: Progress<'_>,
 ) -> Result<(WorkerLink, Contents), Unavailable> {
     let _operation = traced::enter("connect", None);
@@ -77,7 +77,7 @@ pub(crate) fn greet(
     let connection = connect(path, &options)?;
     let mut link = WorkerLink::new(connection, path);
     let options = &setting.options;
-    let cluster = options.cluster.as_ref().expect("only a cluster has workers");
+    let cluster = setting.cluster();
     let hello = wire::Hello {
         trainer: setting.trainer.clone(),
         version: env!("CARGO_PKG_VERSION").into(),
@@ -103,12 +103,12 @@ pub(crate) fn greet(
 pub(crate) fn greet_for(
     setting: &Setting,
     path: &Path,
-    job: Option<&Job>,
+    job: Option<&JobSpec>,
     patience: Duration,
     progress: Progress<'_>,
 ) -> Result<(WorkerLink, Contents), Unavailable> {
     let begun = Instant::now();
-    let has_fallback = setting.options.cluster.as_ref().is_some_and(|cluster| cluster.fallback);
+    let has_fallback = setting.cluster().fallback;
     loop {
         match greet(setting, path, job, progress) {
             Err(Unavailable::Cordoned(reason)) if has_fallback => {
@@ -129,7 +129,7 @@ pub(crate) fn greet_for(
 
 pub(crate) fn register(
     link: &mut WorkerLink,
-    job: &Job,
+    job: &JobSpec,
     progress: Progress<'_>,
 ) -> Result<(), Unavailable> {
     let table = |table: &TableRef| {

@@ -3,12 +3,10 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 
-use shardfeed_pipeline::ShardSchemas;
-use shardfeed_plan::{Intent, JobIdentity, JobMixture, LeftOut, Segment};
-use shardfeed_reader::{Control, Delivery, EncodedSpec};
+use shardfeed_reader::{Control, Delivery};
 use shardfeed_source::{LoadError, OpenProgress};
 
-use crate::options::LoaderOptions;
+use crate::options::{ClusterOptions, LoaderOptions};
 use crate::request::DatasetRequest;
 
 /// Makes the control of a loader that runs in one process.
@@ -16,22 +14,6 @@ pub type ControlOf = Box<dyn Fn() -> Arc<dyn Control> + Send>;
 
 /// Called while opening is in progress; returning `false` cancels.
 pub(crate) type Progress<'a> = &'a mut dyn FnMut(&OpenProgress) -> bool;
-
-/// Position of a rank, for the reader that starts there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct StartPosition {
-    /// Intent of the request to the control.
-    pub(crate) intent: Intent,
-    /// Of a dynamic job: the epoch that the loader leaves early, and its first unconsumed step.
-    pub(crate) left: Option<(u64, u64)>,
-    /// Steps that were left out, of the epoch of the intent.
-    pub(crate) left_out: LeftOut,
-    /// Epoch of the first step that was not received yet.
-    pub(crate) epoch: u64,
-    pub(crate) segments: Vec<Segment>,
-    /// First step of that epoch that was not received yet.
-    pub(crate) step: u64,
-}
 
 /// Result of polling the link.
 #[derive(Debug)]
@@ -57,15 +39,6 @@ pub(crate) enum InHand {
     Gone,
 }
 
-#[derive(Clone, Debug)]
-pub(crate) struct Job {
-    pub(crate) name: String,
-    pub(crate) identity: JobIdentity,
-    pub(crate) schemas: ShardSchemas,
-    pub(crate) record_spec: Arc<EncodedSpec>,
-    pub(crate) mixture: Option<Arc<JobMixture>>,
-}
-
 /// Settings common to all links of one loader.
 #[derive(Clone, Debug)]
 pub(crate) struct Setting {
@@ -78,6 +51,10 @@ pub(crate) struct Setting {
 }
 
 impl Setting {
+    pub(crate) fn cluster(&self) -> &ClusterOptions {
+        self.options.cluster.as_ref().expect("only a link in a cluster asks")
+    }
+
     /// True if records of a dataset are made samples by a program.
     pub(crate) fn has_program(&self) -> bool {
         self.requests.iter().any(|request| request.program.is_some())

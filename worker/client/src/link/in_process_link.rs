@@ -1,23 +1,26 @@
 //! Batches that are read in this process.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use shardfeed_handoff::SlotPool;
 use shardfeed_pipeline::Batch;
-use shardfeed_plan::JobIdentity;
+use shardfeed_plan::LoaderState;
 use shardfeed_reader::{
     Control, Delivery, Demand, JobSpec, LeaseGuard, LeaseRequest, PREFETCH_START, Plans,
-    PrefetchOptions, PrefetchStats, RankReader, default_budget_bytes,
+    PrefetchOptions, PrefetchStats, RankReader, StartPosition, Waiting, default_budget_bytes,
 };
-use shardfeed_source::{Dataset, LoadError};
+use shardfeed_source::{Dataset, LoadError, OpenSource};
 
+use crate::cluster_port::{InProcessWorker, Joined, JoinedDataset};
+use crate::contents::Contents;
+use crate::link::Link;
 use crate::link::exchange::{
-    ControlOf, Event, InHand, Job, Partition, Progress, Setting, StartPosition, in_background,
-    waiting,
+    ControlOf, Event, InHand, Partition, Progress, Setting, in_background, waiting,
 };
+use crate::mixture;
+use crate::request::DatasetRequest;
 
 /// Free slots kept in addition to the prefetched batches: for the viewed batch and the next one.
 const SLOTS_BEYOND_PREFETCH: usize = 2;
@@ -25,15 +28,23 @@ const SLOTS_BEYOND_PREFETCH: usize = 2;
 /// A rank whose batches are read in this process.
 pub(crate) struct InProcessLink {
     setting: Setting,
-    control_of: Option<ControlOf>,
     pub(crate) control: Arc<dyn Control>,
     dataset: Arc<Dataset>,
-    dataset_name: String,
-    job: Option<Job>,
-    plans: Option<Arc<Plans>>,
+    job: Option<(JobSpec, Arc<Plans>)>,
     slots: SlotPool,
     phase: Phase,
-    took_over: bool,
+    /// True if a worker served this rank before, or should have.
+    pub(crate) took_over: bool,
+    /// Dropped after `phase`, which releases the rank's lease in the worker's session.
+    place: Place,
+}
+
+/// Component that assigns the work.
+enum Place {
+    /// No cluster; makes a new control for each job that is registered.
+    Alone(ControlOf),
+    /// The cluster, with a worker in this process.
+    Member(Box<dyn InProcessWorker>),
 }
 
 enum Phase {
@@ -41,7 +52,8 @@ enum Phase {
     /// A lease is being requested, on a thread that may wait.
     Starting {
         result: Receiver<Result<Running, LoadError>>,
-        gave_up: Arc<AtomicBool>,
+        /// The thread gives up when it is dropped.
+        _wanted: Arc<()>,
     },
     Running(Running),
 }
@@ -56,64 +68,172 @@ struct Running {
 
 impl InProcessLink {
     /// Creates a link to this process without a cluster.
-    /// - `control_of`: makes a new control for each job that is registered.
     pub(crate) fn embedded(setting: Setting, control_of: ControlOf, dataset: Arc<Dataset>) -> Self {
-        let control = control_of();
-        Self::new(setting, control, Some(control_of), (String::new(), dataset))
+        Self::new(setting, control_of(), dataset, Place::Alone(control_of))
     }
 
-    /// Creates a link to this process in a cluster.
+    /// Creates a link to this process as `worker`.
     pub(crate) fn in_cluster(
         setting: Setting,
-        control: Arc<dyn Control>,
-        dataset: (String, Arc<Dataset>),
+        worker: Box<dyn InProcessWorker>,
+        dataset: Arc<Dataset>,
     ) -> Self {
-        Self::new(setting, control, None, dataset)
+        Self::new(setting, worker.control(), dataset, Place::Member(worker))
+    }
+
+    /// Becomes a worker: registers the datasets and scans for them, as any other worker does.
+    pub(crate) fn open(
+        setting: &Setting,
+        progress: Progress<'_>,
+    ) -> Result<(Self, Contents), LoadError> {
+        let (port, options) = (setting.cluster().port, &setting.options);
+        let Joined { worker, datasets } =
+            port.open(options, &setting.requests, &setting.trainer, progress)?;
+        let (mut name, mut rules) = (String::new(), options.file_rules());
+        let dataset = match &options.mixture {
+            Some(mixture) => {
+                let opened = setting.requests.iter().zip(datasets);
+                let source = |(request, opened): (&DatasetRequest, JoinedDataset)| OpenSource {
+                    name: request.source.clone(),
+                    dataset_name: opened.name,
+                    rules: opened.rules,
+                    record_spec: request.record_spec_digest(),
+                    dataset: Arc::unwrap_or_clone(opened.dataset),
+                    missing: opened.missing,
+                };
+                Arc::new(mixture::joined(Some(mixture), opened.map(source).collect())?)
+            }
+            None => {
+                let [opened] = <[_; 1]>::try_from(datasets).map_err(|_| LoadError::ReaderLost)?;
+                (name, rules) = (opened.name, opened.rules);
+                opened.dataset
+            }
+        };
+        let contents = Contents::of(&name, rules, &dataset);
+        Ok((Self::in_cluster(setting.clone(), worker, dataset), contents))
     }
 
     fn new(
         setting: Setting,
         control: Arc<dyn Control>,
-        control_of: Option<ControlOf>,
-        (dataset_name, dataset): (String, Arc<Dataset>),
+        dataset: Arc<Dataset>,
+        place: Place,
     ) -> Self {
         let ahead = setting.options.prefetch.unwrap_or(PREFETCH_START);
-        Self {
-            setting,
-            control_of,
-            control,
-            dataset,
-            dataset_name,
-            job: None,
-            plans: None,
-            slots: SlotPool::new(ahead + SLOTS_BEYOND_PREFETCH),
-            phase: Phase::Idle,
-            took_over: false,
+        let (slots, took_over) = (SlotPool::new(ahead + SLOTS_BEYOND_PREFETCH), false);
+        let (job, phase) = (None, Phase::Idle);
+        Self { setting, control, dataset, job, slots, phase, took_over, place }
+    }
+
+    /// Sets a job that the control already knows.
+    pub(crate) fn take_job(&mut self, job: &JobSpec) {
+        let rules = (job.identity.tail, self.setting.options.limit);
+        let plans = Plans::of_dataset(&self.dataset, rules);
+        self.job = Some((job.clone(), Arc::new(plans)));
+        self.phase = Phase::Idle;
+    }
+
+    fn running(&self) -> Option<&Running> {
+        match &self.phase {
+            Phase::Running(running) => Some(running),
+            Phase::Idle | Phase::Starting { .. } => None,
         }
     }
 
-    pub(crate) fn register(&mut self, job: &Job, progress: Progress<'_>) -> Result<(), LoadError> {
-        if let Some(control_of) = &self.control_of {
+    pub(crate) fn is_running(&self) -> bool {
+        self.running().is_some()
+    }
+
+    /// Returns an error if the rank's lease is known to have ended.
+    pub(crate) fn check(&self) -> Result<(), LoadError> {
+        self.running().map_or(Ok(()), |running| running.rank.check())
+    }
+
+    fn started(&mut self, running: Running) -> Event {
+        let generation = running.rank.lease.generation;
+        self.phase = Phase::Running(running);
+        Event::Started { generation }
+    }
+
+    /// Reports the batches ahead and the time breakdown to a cluster.
+    fn report(&self) {
+        if let (Place::Member(_), Phase::Running(running)) = (&self.place, &self.phase) {
+            running.reader.report(&[]);
+        }
+    }
+
+    /// Returns the request of a lease and the start of reading, for a thread that may wait.
+    fn start(
+        &self,
+        at: StartPosition,
+    ) -> impl FnOnce(Waiting<'_>) -> Result<Running, LoadError> + Send + use<> {
+        let options = &self.setting.options;
+        let (job, plans) = self.job.clone().expect("a job is registered before it starts");
+        let (cluster, (epoch, step)) = (options.cluster.as_ref(), (at.epoch, at.step));
+        let request = LeaseRequest {
+            job: job.name,
+            run: cluster.and_then(|cluster| cluster.run.clone()),
+            trainer: self.setting.trainer.clone(),
+            rank: options.rank,
+            world_size: options.world_size,
+            limit: options.limit,
+            mode: job.identity.mode,
+            mixture: job.mixture.as_ref().map(|mixture| mixture.digest()),
+            at,
+            doubt: options.doubt,
+            peer: None,
+        };
+        let options = PrefetchOptions {
+            dataset: Arc::clone(&self.dataset),
+            schemas: job.schemas,
+            corrupt: options.corrupt,
+            slots: self.slots.clone(),
+            rank: options.rank,
+            epoch,
+            step,
+            prefetch: options.prefetch,
+            budget_bytes: options.memory_budget_bytes.unwrap_or_else(|| {
+                let ranks = cluster.map_or(1, |cluster| cluster.ranks_on_host.max(1));
+                default_budget_bytes() / ranks
+            }),
+            took_over: self.took_over,
+        };
+        let (control, identity) = (Arc::clone(&self.control), job.identity);
+        move |waiting| {
+            let rank = LeaseGuard::new(&control, control.lease(&request, waiting)?);
+            let reader = rank.read(plans, &identity, request.world_size, options)?;
+            Ok(Running { reader, is_offered: false, rank })
+        }
+    }
+
+    fn start_in_background(&self, at: StartPosition) -> Phase {
+        let (start, wanted) = (self.start(at), Arc::new(()));
+        let (is_wanted, mut noted) = (Arc::downgrade(&wanted), false);
+        let result = in_background("shardfeed-start", move || {
+            start(&mut |note| {
+                if !note.is_empty() && !noted {
+                    noted = true;
+                    tracing::warn!("{note}; trying again");
+                }
+                Weak::strong_count(&is_wanted) > 0
+            })
+        });
+        Phase::Starting { result, _wanted: wanted }
+    }
+}
+
+impl Link for InProcessLink {
+    fn register(&mut self, job: &JobSpec, progress: Progress<'_>) -> Result<(), LoadError> {
+        if let Place::Alone(control_of) = &self.place {
             // Only this loader uses it: each registration begins with a new control.
             self.control = control_of();
         }
-        let Job { name, identity, record_spec, mixture, .. } = job.clone();
-        let dataset = self.dataset_name.clone();
-        let spec = JobSpec { name, dataset, mixture, identity, record_spec };
-        self.control.register(&spec, &mut waiting(progress))?;
+        self.control.register(job, &mut waiting(progress))?;
         self.take_job(job);
         Ok(())
     }
 
-    /// Sets a job that the control already knows.
-    pub(crate) fn take_job(&mut self, job: &Job) {
-        let rules = (job.identity.tail, self.setting.options.limit);
-        self.plans = Some(Arc::new(Plans::of_dataset(&self.dataset, rules)));
-        self.job = Some(job.clone());
-        self.stop();
-    }
-
-    pub(crate) fn poll(
+    fn poll(
         &mut self,
         position: &mut dyn FnMut(usize) -> Result<StartPosition, LoadError>,
         timeout: Duration,
@@ -121,12 +241,12 @@ impl InProcessLink {
         let running = match &mut self.phase {
             Phase::Idle => {
                 let position = position(0)?;
-                let start = self.start(position);
-                if self.control_of.is_some() {
+                if let Place::Alone(_) = self.place {
                     // A control in this process answers at once.
-                    return Ok(self.started(start.run(&mut |_| true)?));
+                    let running = self.start(position)(&mut |_| true)?;
+                    return Ok(self.started(running));
                 }
-                self.phase = start.in_background();
+                self.phase = self.start_in_background(position);
                 return Ok(Event::PENDING);
             }
             Phase::Starting { result, .. } => {
@@ -151,7 +271,7 @@ impl InProcessLink {
             }
             Err(error) => {
                 let lapses = running.reader.lapses(&error);
-                self.stop();
+                self.phase = Phase::Idle;
                 if !lapses {
                     return Err(error);
                 }
@@ -161,31 +281,13 @@ impl InProcessLink {
         }
     }
 
-    fn running(&self) -> Option<&Running> {
-        match &self.phase {
-            Phase::Running(running) => Some(running),
-            Phase::Idle | Phase::Starting { .. } => None,
-        }
-    }
-
-    pub(crate) fn fail(&self, failure: &str) {
-        self.running().into_iter().for_each(|running| running.rank.fail(failure));
-    }
-
-    /// Shows the ready batches of the next `count`.
-    pub(crate) fn peek(&mut self, count: usize, see: &mut dyn FnMut(&mut Batch)) {
+    fn peek(&mut self, count: usize, see: &mut dyn FnMut(&mut Batch)) {
         if let Phase::Running(running) = &mut self.phase {
             running.reader.prefetch.peek(count, see);
         }
     }
 
-    /// Returns an error if the rank's lease is known to have ended.
-    pub(crate) fn check(&self) -> Result<(), LoadError> {
-        self.running().map_or(Ok(()), |running| running.rank.check())
-    }
-
-    /// Checks whether the batch that was offered last may be consumed.
-    pub(crate) fn confirm(&self) -> Result<InHand, LoadError> {
+    fn confirm(&mut self) -> Result<InHand, LoadError> {
         let Some(Running { rank, .. }) = self.running().filter(|running| running.is_offered) else {
             return Ok(InHand::Gone);
         };
@@ -193,143 +295,58 @@ impl InProcessLink {
         Ok(if rank.withheld().is_some() { InHand::Unconfirmed } else { InHand::Good })
     }
 
-    fn started(&mut self, running: Running) -> Event {
-        let generation = running.rank.lease.generation;
-        self.phase = Phase::Running(running);
-        Event::Started { generation }
-    }
-
-    pub(crate) fn is_running(&self) -> bool {
-        self.running().is_some()
-    }
-
-    /// True if only this process can report the rank's position to the coordinator.
-    pub(crate) fn has_untold(&self) -> bool {
-        self.control.has_untold()
-    }
-
-    /// Changes the rank and its part of each batch from the next start on.
-    pub(crate) fn set_partition(&mut self, partition: Partition) {
-        self.stop();
-        partition.apply(&mut self.setting.options);
-    }
-
-    pub(crate) fn took(&mut self, epoch: u64, step: u64, demand: Option<&Demand>) {
+    fn took(&mut self, epoch: u64, step: u64, demand: Option<Demand>) {
         if let Phase::Running(running) = &mut self.phase {
             running.is_offered = false;
-            running.rank.took(&running.reader.prefetch.consumer(), (epoch, step), demand);
+            let consumer = running.reader.prefetch.consumer();
+            running.rank.took(&consumer, (epoch, step), demand.as_ref());
             self.report();
         }
     }
 
-    /// Reports how long the trainer has waited for its next batch.
-    pub(crate) fn waits(&self, waiting: Duration) {
+    fn waits(&mut self, _epoch: u64, _step: u64, waiting: Duration) {
         if let Some(running) = self.running() {
             running.reader.prefetch.consumer().waits(waiting);
             self.report();
         }
     }
 
-    /// Reports the batches ahead and the time breakdown, which a control in this process ignores.
-    fn report(&self) {
-        if let Some(running) = self.running().filter(|_| self.control_of.is_none()) {
-            running.reader.report(&[]);
+    fn end(&mut self, failure: Option<&str>) {
+        if let (Some(running), Some(failure)) = (self.running(), failure) {
+            running.rank.fail(failure);
+        }
+        self.phase = Phase::Idle;
+    }
+
+    fn set_partition(&mut self, partition: Partition) {
+        self.stop();
+        partition.apply(&mut self.setting.options);
+    }
+
+    fn latest(
+        &mut self,
+        job: &JobSpec,
+        progress: Progress<'_>,
+    ) -> Result<Option<LoaderState>, LoadError> {
+        if let Place::Alone(_) = self.place {
+            let message = "resume=\"latest\" needs a coordinator; pass a state_dict()";
+            return Err(LoadError::Option(message.into()));
+        }
+        Ok(self.control.latest(&job.name, &mut waiting(progress))?)
+    }
+
+    fn cluster_id(&self) -> Option<String> {
+        match &self.place {
+            Place::Alone(_) => None,
+            Place::Member(worker) => worker.cluster_id(),
         }
     }
 
-    pub(crate) fn stop(&mut self) {
-        if let Phase::Starting { gave_up, .. } = std::mem::replace(&mut self.phase, Phase::Idle) {
-            gave_up.store(true, Ordering::Relaxed);
-        }
-    }
-
-    pub(crate) fn stats(&self) -> Option<PrefetchStats> {
+    fn stats(&self) -> Option<PrefetchStats> {
         self.running().map(|running| running.reader.prefetch.stats())
     }
 
-    /// Records that a worker served this rank before, or should have.
-    pub(crate) fn took_over(&mut self) {
-        self.took_over = true;
-    }
-
-    fn start(&self, position: StartPosition) -> Start {
-        let options = &self.setting.options;
-        let job = self.job.clone().expect("a job is registered before it starts");
-        let plans = Arc::clone(self.plans.as_ref().expect("made with the job"));
-        let cluster = options.cluster.as_ref();
-        let request = LeaseRequest {
-            job: job.name.clone(),
-            run: cluster.and_then(|cluster| cluster.run.clone()),
-            trainer: self.setting.trainer.clone(),
-            rank: options.rank,
-            world_size: options.world_size,
-            limit: options.limit,
-            mode: job.identity.mode,
-            mixture: job.mixture.as_ref().map(|mixture| mixture.digest()),
-            intent: position.intent,
-            left: position.left,
-            left_out: position.left_out,
-            epoch: position.epoch,
-            segments: position.segments,
-            doubt: options.doubt,
-            peer: None,
-        };
-        let options = PrefetchOptions {
-            dataset: Arc::clone(&self.dataset),
-            schemas: job.schemas,
-            corrupt: options.corrupt,
-            slots: self.slots.clone(),
-            rank: options.rank,
-            epoch: request.epoch,
-            step: position.step,
-            prefetch: options.prefetch,
-            budget_bytes: options.memory_budget_bytes.unwrap_or_else(|| {
-                let ranks = cluster.map_or(1, |cluster| cluster.ranks_on_host.max(1));
-                default_budget_bytes() / ranks
-            }),
-            took_over: self.took_over,
-        };
-        let (control, identity) = (Arc::clone(&self.control), job.identity);
-        Start { control, request, identity, plans, options }
-    }
-}
-
-impl Drop for InProcessLink {
-    fn drop(&mut self) {
-        self.stop();
-    }
-}
-
-/// Data for a start, to be moved to another thread.
-struct Start {
-    control: Arc<dyn Control>,
-    request: LeaseRequest,
-    identity: JobIdentity,
-    plans: Arc<Plans>,
-    options: PrefetchOptions,
-}
-
-impl Start {
-    fn run(self, waiting: &mut dyn FnMut(&str) -> bool) -> Result<Running, LoadError> {
-        let rank = LeaseGuard::new(&self.control, self.control.lease(&self.request, waiting)?);
-        let world_size = self.request.world_size;
-        let reader = rank.read(self.plans, &self.identity, world_size, self.options)?;
-        Ok(Running { reader, is_offered: false, rank })
-    }
-
-    fn in_background(self) -> Phase {
-        let gave_up = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&gave_up);
-        let mut noted = false;
-        let result = in_background("shardfeed-start", move || {
-            self.run(&mut |note| {
-                if !note.is_empty() && !noted {
-                    noted = true;
-                    tracing::warn!("{note}; trying again");
-                }
-                !told.load(Ordering::Relaxed)
-            })
-        });
-        Phase::Starting { result, gave_up }
+    fn source(&self) -> String {
+        "in process".into()
     }
 }

@@ -1,11 +1,10 @@
 //! Ways in which a rank joins a generation, and the first position of its reader.
 
 use shardfeed_plan::{Cursor, Intent, LeftOut};
-use shardfeed_reader::Plans;
+use shardfeed_reader::{Plans, StartPosition};
 use shardfeed_source::LoadError;
 
 use crate::course::plan_at;
-use crate::link::exchange::StartPosition;
 
 /// Way in which a rank joins a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -55,10 +55,10 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use shardfeed_proto::{ErrorKind, WireError};
-use shardfeed_reader::{LeaseTime, Skipped};
+use shardfeed_reader::{LeaseTime, Skipped, StartPosition};
 use shardfeed_source::LoadError;
 
-use crate::link::exchange::{Event, StartPosition};
+use crate::link::exchange::Event;
 use crate::link::lease_validity::LeaseValidity;
 use crate::link::outcome::{Heard, Unavailable};
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use shardfeed_plan::ContentDigest;
 use shardfeed_proto::{ErrorKind, WireError};
+use shardfeed_reader::JobSpec;
 use shardfeed_source::{
     Dataset, FileRules, LoadError, OpenSource, SampleMaps, ScanProgress, SourceVersion,
 };
@@ -16,8 +17,8 @@ use super::machine::Input;
 use super::{Attempt, Backend, Cluster};
 use crate::contents::Contents;
 use crate::link::connect::greet_for;
-use crate::link::exchange::{Job, Progress, Setting, in_background, waiting};
-use crate::link::in_process::{InProcess, cluster_of};
+use crate::link::exchange::{Progress, Setting, in_background, waiting};
+use crate::link::in_process_link::InProcessLink;
 use crate::link::outcome::Unavailable;
 use crate::link::worker::WorkerLink;
 use crate::mixture;
@@ -27,7 +28,7 @@ impl Cluster {
     pub(super) fn connect_in_background(
         &self,
         path: PathBuf,
-        job: Option<Job>,
+        job: Option<JobSpec>,
         patience: Duration,
     ) -> Attempt<WorkerLink, Unavailable> {
         let setting = self.setting.clone();
@@ -72,7 +73,7 @@ impl Cluster {
             },
             Backend::Opening(attempt) => match attempt.recv_timeout(timeout) {
                 Ok(Ok(mut in_process)) => {
-                    in_process.link.took_over();
+                    in_process.took_over = true;
                     self.backend = Backend::InProcess(Box::new(in_process), None);
                     Input::Opened
                 }
@@ -87,17 +88,15 @@ impl Cluster {
     }
 
     /// Takes the worker's place without a request to the coordinator: files and job are known.
-    pub(super) fn open_in_background(&self) -> Attempt<InProcess, LoadError> {
+    pub(super) fn open_in_background(&self) -> Attempt<InProcessLink, LoadError> {
         let (setting, contents, job) =
             (self.setting.clone(), self.contents.clone(), self.job.clone());
         in_background("shardfeed-open", move || {
             let dataset = open_again(&setting, &contents)?;
-            let port = cluster_of(&setting).port;
-            let worker = port.join(&setting.options, &setting.trainer)?;
-            let dataset = (contents.name, Arc::new(dataset));
-            let mut opened = InProcess::new(setting, worker, dataset);
+            let worker = setting.cluster().port.join(&setting.options, &setting.trainer)?;
+            let mut opened = InProcessLink::in_cluster(setting, worker, Arc::new(dataset));
             if let Some(job) = &job {
-                opened.link.take_job(job);
+                opened.take_job(job);
             }
             Ok(opened)
         })
