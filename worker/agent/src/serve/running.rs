@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar};
+use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -35,35 +36,6 @@ const STUCK_AFTER: Duration = Duration::from_secs(15);
 /// Additional time from the first observation of that silence.
 const STUCK_SURE_AFTER: Duration = Duration::from_secs(2);
 
-/// State of a sending thread: whether it has ended, so that its last message is sent.
-#[derive(Debug, Default)]
-pub(crate) struct FeederDone {
-    is_so: Lock<bool>,
-    changed: Condvar,
-}
-
-impl FeederDone {
-    pub(crate) fn is_so(&self) -> bool {
-        *self.is_so.lock()
-    }
-
-    /// Waits at most `patience` for the end.
-    pub(crate) fn wait(&self, patience: Duration) {
-        let is_so = self.is_so.lock();
-        drop(self.changed.wait_timeout_while(is_so, patience, |is_so| !*is_so));
-    }
-}
-
-/// Guard that records the end of the thread, also by a panic.
-struct Ending(Arc<FeederDone>);
-
-impl Drop for Ending {
-    fn drop(&mut self) {
-        *self.0.is_so.lock() = true;
-        self.0.changed.notify_all();
-    }
-}
-
 pub(crate) struct Running {
     pub(crate) start: u64,
     /// First to be dropped, before the memory is returned.
@@ -71,7 +43,6 @@ pub(crate) struct Running {
     consumer: Consumer,
     flight: Flight,
     stop: Arc<AtomicBool>,
-    pub(crate) done: Arc<FeederDone>,
     thread: Option<JoinHandle<()>>,
     pulse: Arc<Pulse>,
     /// Time when the sending thread was first found silent for too long.
@@ -102,7 +73,8 @@ pub(crate) struct ReadyRank {
 }
 
 impl Running {
-    pub(crate) fn begin(ready: ReadyRank) -> Result<Self, LoadError> {
+    /// Starts to send; also returns a channel that closes when the last message is sent.
+    pub(crate) fn begin(ready: ReadyRank) -> Result<(Self, Receiver<()>), LoadError> {
         let ReadyRank { start, mut rank, hub_stop, reader, flight, sender, share } = ready;
         flight.restart();
         let (consumer, stop) = (reader.prefetch.consumer(), Arc::new(AtomicBool::new(false)));
@@ -115,29 +87,29 @@ impl Running {
             reports: Reports::default(),
             told: None,
         };
-        let done = Arc::new(FeederDone::default());
-        let (ending, end) = (Ending(Arc::clone(&done)), Arc::clone(&ended));
+        let ((sending, done), end) = (channel::<()>(), Arc::clone(&ended));
         let thread = std::thread::Builder::new()
             .name("shardfeed-send".into())
             .spawn(move || {
-                let _ending = ending;
+                // Dropped at the end of the thread, also by a panic.
+                let _sending = sending;
                 *end.lock() = Some(feeder.run());
             })
             .map_err(|source| LoadError::Io { file: "sending threads".into(), source })?;
         rank.is_told = false;
-        Ok(Self {
+        let running = Self {
             start,
             rank,
             consumer,
             flight,
             stop,
-            done,
             thread: Some(thread),
             pulse,
             suspected: Lock::new(None),
             ended,
             _share: share,
-        })
+        };
+        Ok((running, done))
     }
 
     /// Returns why nothing more is sent, if the trainer does not know and would wait for ever.

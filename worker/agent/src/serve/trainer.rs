@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, TryRecvError};
 use std::time::{Duration, Instant};
 
 use shardfeed_plan::Corrupt;
@@ -27,7 +28,7 @@ use crate::serve::budget::Budget;
 use crate::serve::describe::describe;
 use crate::serve::flight::{Flight, Named};
 use crate::serve::identity::{check_decoder, check_order};
-use crate::serve::running::{FeederDone, ReadyRank, Running};
+use crate::serve::running::{ReadyRank, Running};
 use crate::serve::send::send;
 use crate::serve::sources::{
     JobInput, JobRecords, Mixtures, OpenedSource, OpenedSources, schema_of,
@@ -84,17 +85,17 @@ pub(crate) struct Hub {
     pub(crate) mixtures: Mixtures,
 }
 
-/// Threads that send batches, by job and rank.
+/// Channels that close when the threads that send batches end, by job and rank.
 pub(crate) type Serving = Lock<Feeders>;
 
-type Feeders = BTreeMap<(Arc<str>, u64), Arc<FeederDone>>;
+type Feeders = BTreeMap<(Arc<str>, u64), mpsc::Receiver<()>>;
 
 impl Hub {
     /// Waits until the thread that served this rank has notified its trainer of the replacement.
     fn await_replaced(&self, job: &Arc<str>, rank: u64) {
         let before = self.serving.lock().remove(&(Arc::clone(job), rank));
         if let Some(before) = before {
-            before.wait(REPLACED_WAIT);
+            let _ = before.recv_timeout(REPLACED_WAIT);
         }
     }
 
@@ -515,10 +516,10 @@ impl Trainer<'_> {
         let (start, sender) = (start.start, self.sender.clone());
         let hub_stop = Arc::clone(&self.hub.stop);
         let ready = ReadyRank { start, rank, hub_stop, reader, flight, sender, share };
-        let running = Running::begin(ready)?;
+        let (running, sending) = Running::begin(ready)?;
         let mut serving = self.hub.serving.lock();
-        serving.retain(|_, done| !done.is_so());
-        serving.insert(key, Arc::clone(&running.done));
+        serving.retain(|_, sending| sending.try_recv() == Err(TryRecvError::Empty));
+        serving.insert(key, sending);
         drop(serving);
         self.running = Some(running);
         Ok(())

@@ -158,7 +158,8 @@ fn serve_ahead(
         sender,
         share: Budget::new(2 << 30).share(&peer, Some(1 << 30), 1, 0).unwrap(),
     };
-    (Running::begin(ready).unwrap(), trainer, folder)
+    let (running, _) = Running::begin(ready).unwrap();
+    (running, trainer, folder)
 }
 
 fn until(what: &str, mut is: impl FnMut() -> bool) {
