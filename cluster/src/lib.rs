@@ -12,8 +12,7 @@ use shardfeed_agent::{
     Scanner, Session, Source, Whereabouts, WorkerInfo,
 };
 use shardfeed_embedded::{
-    ClusterOptions, ClusterPort, DatasetRequest, InProcessWorker, Joined, JoinedDataset,
-    LoaderOptions,
+    ClusterOptions, ClusterPort, DatasetRequest, InProcessWorker, Joined, LoaderOptions,
 };
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_reader::Control;
@@ -65,12 +64,13 @@ impl ClusterPort for GrpcCluster {
             .map_err(|source| LoadError::Io { file: "scanning threads".into(), source })?;
         let catalog = Catalog::new(Arc::clone(&session), options.cache.clone());
         let timeout = cluster_of(options).timeout;
-        let open = |source: &SampleSource| {
+        let open = |(source, request): (&SampleSource, &DatasetRequest)| {
             let Opened { name, rules, dataset, missing, .. } =
                 open_in_time(&catalog, source, timeout, progress)?;
-            Ok(JoinedDataset { name, rules, dataset, missing })
+            Ok(request.opened((name, rules), Arc::unwrap_or_clone(dataset), missing))
         };
-        let datasets = sources.iter().map(open).collect::<Result<_, LoadError>>()?;
+        let datasets = sources.iter().zip(requests).map(open);
+        let datasets = datasets.collect::<Result<_, LoadError>>()?;
         let worker = Box::new(Member::new(session, Some(scanner)));
         Ok(Joined { worker, datasets })
     }

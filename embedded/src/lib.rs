@@ -15,12 +15,12 @@ pub use control::LocalControl;
 pub use shardfeed_client::{
     Account, BatchParts, CacheChoice, CacheOptions, ClusterOptions, ClusterPort, Commit, Contents,
     CorruptBudget, Dataset, DatasetRequest, Delivered, Delivery, DoubtPolicy, EncodedSpec,
-    EpochSamples, Finding, GrantStats, InProcessWorker, Joined, JoinedDataset, Limit, LoadError,
-    Loader, LoaderOptions, LoaderStats, MixtureOptions, MixtureSource, MixtureStage, Offered,
-    OpenProgress, Plans, PrefetchStats, Reason, RecordParts, RecordSpec, RowPart, SampleCosts,
-    ScanProgress, ScanStage, Setup, SharedIndex, SkippedRecord, SourceVersion, Spent, What,
-    account_from, check_stages, default_budget_bytes, default_worker_socket, finding,
-    interleave_default, spec_of, trace, use_threads, worker_answers, worker_timeline,
+    EpochSamples, Finding, GrantStats, InProcessWorker, Joined, Limit, LoadError, Loader,
+    LoaderOptions, LoaderStats, MixtureOptions, MixtureSource, MixtureStage, Offered, OpenProgress,
+    Plans, PrefetchStats, Reason, RecordParts, RecordSpec, RowPart, SampleCosts, ScanProgress,
+    ScanStage, Setup, SharedIndex, SkippedRecord, SourceVersion, Spent, What, account_from,
+    check_stages, default_budget_bytes, default_worker_socket, finding, interleave_default,
+    spec_of, trace, use_threads, worker_answers, worker_timeline,
 };
 
 /// Opens a loader: in a cluster if the options name one, otherwise entirely in this process.

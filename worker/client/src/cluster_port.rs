@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use shardfeed_reader::Control;
-use shardfeed_source::{Dataset, FileRules, LoadError, OpenProgress};
+use shardfeed_source::{LoadError, OpenProgress, OpenSource};
 
 use crate::options::{ClusterOptions, LoaderOptions};
 use crate::request::DatasetRequest;
@@ -61,15 +61,5 @@ pub trait InProcessWorker: Send {
 /// A worker in the trainer's process, and the datasets that it opened, in the order of the requests.
 pub struct Joined {
     pub worker: Box<dyn InProcessWorker>,
-    pub datasets: Vec<JoinedDataset>,
-}
-
-/// A dataset of the cluster.
-pub struct JoinedDataset {
-    pub name: String,
-    /// Rules for reading its files, as registered.
-    pub rules: FileRules,
-    pub dataset: Arc<Dataset>,
-    /// Reason why its files were not found, if they were not.
-    pub missing: Option<String>,
+    pub datasets: Vec<OpenSource>,
 }

@@ -29,7 +29,7 @@ mod spec_in_state;
 
 mod loader;
 
-pub use cluster_port::{ClusterPort, InProcessWorker, Joined, JoinedDataset};
+pub use cluster_port::{ClusterPort, InProcessWorker, Joined};
 pub use contents::{Contents, ShardRow};
 pub use link::connect::default_worker_socket;
 pub use link::exchange::ControlOf;

@@ -145,9 +145,19 @@ impl DatasetRequest {
             }
             opened => (opened?, None),
         };
-        let (name, dataset_name) = (self.source.clone(), String::new());
-        let (rules, record_spec) = (self.rules, self.record_spec_digest());
-        Ok(OpenSource { name, dataset_name, rules, record_spec, dataset, missing })
+        Ok(self.opened((String::new(), self.rules), dataset, missing))
+    }
+
+    /// Returns its dataset as a source of a mixture.
+    /// - `dataset_name`, `rules`: of the dataset in a cluster. `missing`: as of [`OpenSource`].
+    pub fn opened(
+        &self,
+        (dataset_name, rules): (String, FileRules),
+        dataset: Dataset,
+        missing: Option<String>,
+    ) -> OpenSource {
+        let (name, record_spec) = (self.source.clone(), self.record_spec_digest());
+        OpenSource { name, dataset_name, rules, record_spec, dataset, missing }
     }
 }
 

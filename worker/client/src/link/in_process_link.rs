@@ -11,16 +11,15 @@ use shardfeed_reader::{
     Control, Delivery, Demand, JobSpec, LeaseGuard, LeaseRequest, PREFETCH_START, Plans,
     PrefetchOptions, PrefetchStats, RankReader, StartPosition, Waiting, default_budget_bytes,
 };
-use shardfeed_source::{Dataset, LoadError, OpenSource};
+use shardfeed_source::{Dataset, LoadError};
 
-use crate::cluster_port::{InProcessWorker, Joined, JoinedDataset};
+use crate::cluster_port::{InProcessWorker, Joined};
 use crate::contents::Contents;
 use crate::link::Link;
 use crate::link::exchange::{
     ControlOf, Event, InHand, Partition, Progress, Setting, in_background, waiting,
 };
 use crate::mixture;
-use crate::request::DatasetRequest;
 
 /// Free slots kept in addition to the prefetched batches: for the viewed batch and the next one.
 const SLOTS_BEYOND_PREFETCH: usize = 2;
@@ -89,26 +88,11 @@ impl InProcessLink {
         let (port, options) = (setting.cluster().port, &setting.options);
         let Joined { worker, datasets } =
             port.open(options, &setting.requests, &setting.trainer, progress)?;
-        let (mut name, mut rules) = (String::new(), options.file_rules());
-        let dataset = match &options.mixture {
-            Some(mixture) => {
-                let opened = setting.requests.iter().zip(datasets);
-                let source = |(request, opened): (&DatasetRequest, JoinedDataset)| OpenSource {
-                    name: request.source.clone(),
-                    dataset_name: opened.name,
-                    rules: opened.rules,
-                    record_spec: request.record_spec_digest(),
-                    dataset: Arc::unwrap_or_clone(opened.dataset),
-                    missing: opened.missing,
-                };
-                Arc::new(mixture::joined(Some(mixture), opened.map(source).collect())?)
-            }
-            None => {
-                let [opened] = <[_; 1]>::try_from(datasets).map_err(|_| LoadError::ReaderLost)?;
-                (name, rules) = (opened.name, opened.rules);
-                opened.dataset
-            }
+        let (name, rules) = match &datasets[..] {
+            [only] if options.mixture.is_none() => (only.dataset_name.clone(), only.rules),
+            _ => (String::new(), options.file_rules()),
         };
+        let dataset = Arc::new(mixture::joined(options.mixture.as_ref(), datasets)?);
         let contents = Contents::of(&name, rules, &dataset);
         Ok((Self::in_cluster(setting.clone(), worker, dataset), contents))
     }

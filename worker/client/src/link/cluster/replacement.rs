@@ -9,9 +9,7 @@ use std::time::Duration;
 use shardfeed_plan::ContentDigest;
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_reader::JobSpec;
-use shardfeed_source::{
-    Dataset, FileRules, LoadError, OpenSource, SampleMaps, ScanProgress, SourceVersion,
-};
+use shardfeed_source::{Dataset, FileRules, LoadError, SampleMaps, ScanProgress, SourceVersion};
 
 use super::machine::Input;
 use super::{Attempt, Backend, Cluster};
@@ -128,9 +126,7 @@ fn open_again(setting: &Setting, contents: &Contents) -> Result<Dataset, LoadErr
             }
             opened => opened?,
         };
-        let (name, dataset_name) = (request.source.clone(), version.dataset.clone());
-        let record_spec = request.record_spec_digest();
-        Ok(OpenSource { name, dataset_name, rules, record_spec, dataset, missing })
+        Ok(request.opened((version.dataset.clone(), rules), dataset, missing))
     };
     let sources = mixed.versions.iter().zip(&setting.requests).map(source);
     let sources = sources.collect::<Result<_, LoadError>>()?;
