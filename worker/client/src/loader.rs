@@ -17,7 +17,7 @@ use shardfeed_source::{LoadError, OpenProgress};
 use uuid::Uuid;
 
 use crate::contents::Contents;
-use crate::course::{Course, plan_at};
+use crate::course::{Course, course_at, plan_at};
 use crate::ledger::Ledger;
 use crate::link::exchange::{ControlOf, Setting};
 use crate::link::{self, FinalReport, Link};
@@ -151,9 +151,9 @@ impl Loader {
             Some(mixed) => Plans::of_mixture(Arc::clone(mixed), rules),
             None => Plans::new(contents.counts(), rules),
         });
-        let course = Course::at(&plans, &cursor, contents.samples());
-        let known = course.as_ref().ok().and_then(Course::samples);
-        let samples = known.unwrap_or_else(|| contents.samples());
+        let course = course_at(&plans, &cursor, contents.samples());
+        let planned = course.as_ref().ok().and_then(Option::as_ref);
+        let samples = planned.map_or_else(|| contents.samples(), |plan| plan.samples());
         let share = samples.div_ceil(options.world_size.max(1));
         // Damaged files that were left out may be the reason why there is no course.
         let skipped = SkipLog::new(options.corrupt_budget, share, &contents)?;
@@ -198,7 +198,7 @@ impl Loader {
     }
 
     fn course_at(&self, cursor: &Cursor) -> Result<Course, LoadError> {
-        Ok(Course::at(&self.plans, cursor, self.contents.samples())?)
+        Ok(course_at(&self.plans, cursor, self.contents.samples())?)
     }
 
     /// Position of the loader.
@@ -223,12 +223,12 @@ impl Loader {
 
     /// Samples of the current epoch; of a dynamic job those of the dataset.
     pub fn samples(&self) -> u64 {
-        self.course.samples().unwrap_or_else(|| self.contents.samples())
+        self.course.as_ref().map_or_else(|| self.contents.samples(), |plan| plan.samples())
     }
 
     /// Samples of the current epoch that no step delivers.
     pub fn dropped(&self) -> u64 {
-        self.course.dropped()
+        self.course.as_ref().map_or(0, |plan| plan.dropped())
     }
 
     /// Returns the plan of any epoch: of the current one with its history, of another from its
@@ -248,7 +248,7 @@ impl Loader {
     ///
     /// `None` for a dynamic job, which knows the number only at the end of the epoch.
     pub fn steps(&self) -> Option<u64> {
-        self.course.steps(self.options.rank)
+        self.course.as_ref().map(|plan| plan.rank_steps(self.options.rank))
     }
 
     /// Schema that records are converted to.

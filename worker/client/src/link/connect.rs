@@ -86,7 +86,9 @@ pub(crate) fn greet(
         timeout_ms: u64::try_from(cluster.timeout.as_millis()).unwrap_or(u64::MAX).max(1),
     };
     match link.ask(Ask::Hello(hello), progress)? {
-        Message::Welcome(welcome) => link.welcomed(welcome),
+        Message::Welcome(wire::Welcome { worker, cluster_id, .. }) => {
+            (link.name, link.cluster_id) = (worker, cluster_id);
+        }
         other => return Err(link.unexpected(&other).into()),
     }
     let requests = setting.requests.iter();

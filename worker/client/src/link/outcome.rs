@@ -13,11 +13,12 @@ use crate::link::received::Received;
 #[derive(Debug)]
 pub(crate) enum Heard<B = Received> {
     Started(wire::Started),
+    /// `batch`: `None`: a dynamic job: the rank gets no more samples of an epoch of `step` steps.
     Batch {
         start: u64,
         epoch: u64,
         step: u64,
-        batch: B,
+        batch: Option<B>,
         skipped: Vec<Skipped>,
     },
     Failed {
@@ -26,12 +27,6 @@ pub(crate) enum Heard<B = Received> {
     },
     /// The worker no longer serves this trainer, for this reason; no message follows.
     Goodbye(String),
-    /// A dynamic job: the rank gets no more samples of an epoch.
-    EpochEnd {
-        start: u64,
-        epoch: u64,
-        steps: u64,
-    },
     /// A dynamic job: received batches are no longer valid.
     Again {
         start: u64,

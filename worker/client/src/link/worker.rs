@@ -76,10 +76,6 @@ impl WorkerLink {
         }
     }
 
-    pub(crate) fn welcomed(&mut self, welcome: wire::Welcome) {
-        (self.name, self.cluster_id) = (welcome.worker, welcome.cluster_id);
-    }
-
     /// Sets the id of the cluster once the worker has reached a coordinator.
     pub(crate) fn joined(&mut self, cluster_id: String) {
         if !cluster_id.is_empty() {
@@ -229,7 +225,7 @@ impl WorkerLink {
                 let samples = std::mem::take(&mut batch.samples);
                 let source_epochs = std::mem::take(&mut batch.source_epochs);
                 let batch = self.regions.view(batch, &schema)?;
-                let batch = Received { batch, samples, source_epochs };
+                let batch = Some(Received { batch, samples, source_epochs });
                 Heard::Batch { start, epoch, step, batch, skipped }
             }
             Some(Message::Region(region)) => {
@@ -256,8 +252,8 @@ impl WorkerLink {
                 }
                 Heard::Other
             }
-            Some(Message::EpochEnded(wire::EpochEnded { start, epoch, steps })) => {
-                Heard::EpochEnd { start, epoch, steps }
+            Some(Message::EpochEnded(wire::EpochEnded { start, epoch, steps: step })) => {
+                Heard::Batch { start, epoch, step, batch: None, skipped: vec![] }
             }
             Some(Message::Again(wire::Again { start, reason })) => {
                 tracing::warn!("{reason}");

@@ -42,8 +42,8 @@ pub(super) struct Held {
     pub(super) batch: Option<Batch>,
     /// Cursor behind the batch.
     pub(super) next: Cursor,
-    /// Plan of that cursor's epoch, if it is another epoch.
-    pub(super) course: Option<Course>,
+    /// Course of that cursor's epoch.
+    pub(super) course: Course,
 }
 
 impl Held {

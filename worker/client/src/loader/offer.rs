@@ -160,8 +160,10 @@ impl Loader {
         }
         let mut next = self.cursor.clone();
         next.advance(self.steps().unwrap_or(u64::MAX));
-        let ends = next.epoch() != self.cursor.epoch();
-        let course = if ends { Some(self.course_at(&next)?) } else { None };
+        let course = match next.epoch() == self.cursor.epoch() {
+            true => self.course.clone(),
+            false => self.course_at(&next)?,
+        };
         let (rows, bytes) = (batch.rows as u64, batch.slot.size_bytes() as u64);
         let head = Head { epoch, step, samples, skipped, rows, bytes };
         self.offers += 1;
@@ -179,11 +181,8 @@ impl Loader {
         }
         let demand = self.pace.gets(head);
         self.link.took(next.epoch(), next.step(), Some(demand));
-        let ends = course.is_some();
-        if let Some(course) = course {
-            self.course = course.clone();
-        }
-        self.cursor = next.clone();
+        let ends = next.epoch() != self.cursor.epoch();
+        (self.cursor, self.course) = (next.clone(), course.clone());
         (self.is_untouched, self.replaced) = (false, 0);
         self.skipped.add(head, &self.contents);
         if ends {

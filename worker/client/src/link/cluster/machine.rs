@@ -18,7 +18,7 @@
 //! | `Starting`, `Running` | `Stop` | `Idle` | `Stop`; a new start number |
 //! | `Idle`, `Connecting`, `Opening` | `Stop` | same | |
 //! | *worker* | `Started` | `Running` | returns the generation |
-//! | *worker* | `Batch`, `EpochEnd` | same | queues the batch or the end of the epoch |
+//! | *worker* | `Batch` | same | queues the batch or the end of the epoch |
 //! | *worker* | `Again` | `Idle` | drops the batches in hand |
 //! | *worker* | `Pong` | same | keeps the validity |
 //! | *worker* | `Failed`: the rank was started elsewhere | `Idle` | drops the batches in hand; a new start number; returns the error |
@@ -334,15 +334,12 @@ impl<B> Machine<B> {
                 Step { reply: Ok(Some(event)), ..self.to(State::Running, None) }
             }
             Heard::Batch { start, epoch, step, batch, skipped } if start == self.start => {
-                self.losses = None;
+                if batch.is_some() {
+                    self.losses = None;
+                }
                 self.meet(&skipped);
-                let (origin, batch) = (self.origin(), Some(batch));
+                let origin = self.origin();
                 self.queue.push_back(Queued { origin, epoch, step, batch, skipped });
-                Step::new(None)
-            }
-            Heard::EpochEnd { start, epoch, steps } if start == self.start => {
-                let (origin, batch, skipped) = (self.origin(), None, vec![]);
-                self.queue.push_back(Queued { origin, epoch, step: steps, batch, skipped });
                 Step::new(None)
             }
             Heard::Again { start } if start == self.start => {
@@ -360,7 +357,6 @@ impl<B> Machine<B> {
             // Messages of an earlier start: dropping them returns their slots.
             Heard::Started(_)
             | Heard::Batch { .. }
-            | Heard::EpochEnd { .. }
             | Heard::Again { .. }
             | Heard::Failed { .. }
             | Heard::Other => Step::new(None),

@@ -78,7 +78,7 @@ fn failed(start: u64, kind: ErrorKind) -> Heard<u64> {
 }
 
 fn batch(start: u64, skipped: Vec<Skipped>) -> Heard<u64> {
-    Heard::Batch { start, epoch: 0, step: 2, batch: 8, skipped }
+    Heard::Batch { start, epoch: 0, step: 2, batch: Some(8), skipped }
 }
 
 fn skipped(ordinal: u64) -> Skipped {
@@ -269,7 +269,7 @@ fn a_batch_and_the_end_of_an_epoch_are_queued() {
         machine.losses = Some((1, Instant::now()));
         machine.meet(&[skipped(0)]);
         assert_eq!(heard(&mut machine, batch(1, vec![skipped(0), skipped(1)])), None);
-        let end = Heard::EpochEnd { start: 1, epoch: 0, steps: 3 };
+        let end = Heard::Batch { start: 1, epoch: 0, step: 3, batch: None, skipped: vec![] };
         assert_eq!(heard(&mut machine, end), None);
         assert_eq!((machine.state(), machine.losses), (state, None));
         assert_eq!(machine.met(), [skipped(1), skipped(0)], "each once, the latest first");
@@ -384,7 +384,7 @@ fn messages_of_an_earlier_start_are_dropped() {
         let messages = [
             started(1),
             batch(1, vec![skipped(0)]),
-            Heard::EpochEnd { start: 1, epoch: 0, steps: 3 },
+            Heard::Batch { start: 1, epoch: 0, step: 3, batch: None, skipped: vec![] },
             Heard::Again { start: 1 },
             failed(1, ErrorKind::Fenced),
             failed(1, ErrorKind::Corrupt),
