@@ -25,7 +25,7 @@ use shardfeed_source::{
 };
 
 use crate::catalog::chunks::{get_chunk, put_chunk};
-use crate::catalog::entries::{invalid, listed_of, rules_of, seed, stamp_of_entry};
+use crate::catalog::entries::{invalid, listed_of, seed, stamp_of_entry};
 use crate::catalog::listing::Listing;
 use crate::catalog::opening::{OnProgress, Openings};
 use crate::catalog::samples::{program_of, samples_of};
@@ -123,7 +123,8 @@ impl Catalog {
         let is_of_samples = !described.program.is_empty();
         if let (Source::Named(_), false, false) = (source, program.is_empty(), is_of_samples) {
             let rights = Rights::of(roots, peer, std::slice::from_ref(&described.root))?;
-            let rules = rules_of(&described.compression, &described.corrupt)?;
+            let rules =
+                FileRules::parse(&described.compression, &described.corrupt).map_err(invalid)?;
             if rules.corrupt != *corrupt {
                 return Err(LoadError::Option(format!(
                     "dataset `{name}` was added with --corrupt {}, and records that this policy \
@@ -150,7 +151,8 @@ impl Catalog {
         }
         let rights = Rights::of(roots, peer, std::slice::from_ref(&described.root))?;
         let content = digest_from("content", &described.content).map_err(invalid)?;
-        let rules = rules_of(&described.compression, &described.corrupt)?;
+        let rules =
+            FileRules::parse(&described.compression, &described.corrupt).map_err(invalid)?;
         if let Some(dataset) = self.known(&name, content, &rights, progress)? {
             self.check(
                 &rights,

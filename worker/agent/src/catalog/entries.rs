@@ -8,15 +8,6 @@ use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_source::{FileRules, LeftOut, LoadError, Seed, is_remote, leave_out};
 use shardfeed_tfrecord::{Break, Compression, FOOTER_BYTES, HEADER_BYTES, Mark, ShardIndex};
 
-/// Parses the rules for reading a dataset's files, as registered.
-pub(crate) fn rules_of(compression: &str, corrupt: &str) -> Result<FileRules, LoadError> {
-    let corrupt = match corrupt {
-        "" => Corrupt::Error,
-        corrupt => corrupt.parse().map_err(invalid)?,
-    };
-    Ok(FileRules { compression: compression.parse().map_err(invalid)?, corrupt })
-}
-
 /// Converts another worker's result to a local one; `None` if the whole file was left out.
 pub(crate) fn seed(
     entry: &FileEntry,

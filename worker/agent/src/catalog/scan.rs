@@ -17,7 +17,7 @@ use shardfeed_source::{
 };
 
 use crate::catalog::chunks::{get_chunk, put_chunk};
-use crate::catalog::entries::{entry_of, invalid, rules_of};
+use crate::catalog::entries::{entry_of, invalid};
 use crate::catalog::listing::Listing;
 use crate::catalog::samples::{program_of, with_samples};
 use crate::cluster::coordinator::Request;
@@ -182,7 +182,7 @@ impl ScanLoop {
         task: &wire::ScanTask,
         running: &RunningScan,
     ) -> Result<(), LoadError> {
-        let rules = rules_of(&task.compression, &task.corrupt)?;
+        let rules = FileRules::parse(&task.compression, &task.corrupt).map_err(invalid)?;
         match &task.work {
             None => Err(invalid("a task without work")),
             Some(Work::List(list)) => self.list((session, task), &list.patterns, running),

@@ -20,7 +20,6 @@ use shardfeed_reader::{
 };
 use shardfeed_socket::{Incoming, Peer, Receiver, Sender, SocketError};
 use shardfeed_source::{Dataset, FileRules, LoadError, Lock, OpenProgress, ScanStage, trace};
-use shardfeed_tfrecord::CompressionChoice;
 
 use crate::catalog::{Catalog, Opened, SampleSource, Source};
 use crate::cluster::{Addresses, Coordinator, Session};
@@ -367,20 +366,13 @@ impl Trainer<'_> {
         let mut patterns = std::mem::take(&mut self.patterns);
         patterns.extend(open.patterns);
         self.hub.catalog.check_index(&open.index)?;
-        self.corrupt = match open.corrupt.as_str() {
-            "" => Corrupt::Error,
-            corrupt => corrupt.parse().map_err(LoadError::Option)?,
-        };
-        let source = if open.dataset.is_empty() {
-            let compression: CompressionChoice = open.compression.parse().map_err(
-                |error: shardfeed_tfrecord::UnknownCompression| {
-                    LoadError::Option(error.to_string())
-                },
-            )?;
-            let rules = FileRules { compression, corrupt: self.corrupt };
-            Source::Files { patterns, rules }
-        } else {
-            Source::Named(open.dataset)
+        // A named dataset has its own compression.
+        let compression = if open.dataset.is_empty() { open.compression.as_str() } else { "auto" };
+        let rules = FileRules::parse(compression, &open.corrupt).map_err(LoadError::Option)?;
+        self.corrupt = rules.corrupt;
+        let source = match open.dataset.is_empty() {
+            true => Source::Files { patterns, rules },
+            false => Source::Named(open.dataset),
         };
         let kept = Some(open.kept).filter(|name| !name.is_empty());
         let source = SampleSource { source, program: open.program, corrupt: self.corrupt, kept };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use shardfeed_pipeline::TableRef;
-use shardfeed_plan::{Corrupt, Digest};
+use shardfeed_plan::Digest;
 use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
 use shardfeed_proto::trainer::v1::to_worker::Message as Ask;
@@ -211,16 +211,7 @@ fn open(
         }
     }
     let bad = |error: String| Unavailable::from(link.broken(&error));
-    let rules = FileRules {
-        compression: described
-            .compression
-            .parse()
-            .map_err(|error: shardfeed_tfrecord::UnknownCompression| bad(error.to_string()))?,
-        corrupt: match described.corrupt.as_str() {
-            "" => Corrupt::Error,
-            corrupt => corrupt.parse().map_err(bad)?,
-        },
-    };
+    let rules = FileRules::parse(&described.compression, &described.corrupt).map_err(bad)?;
     let left_out = described.left_out.into_iter().map(|left| LeftOut {
         shard: left.shard as u32,
         ordinal: left.ordinal,
