@@ -104,7 +104,6 @@ fn after_colon(message: &str) -> Problem {
     }
 }
 
-/// Describes a cause if it is an `E`.
 fn as_a<E: Error + 'static>(
     cause: &(dyn Error + 'static),
     describe: fn(&E) -> Problem,

@@ -84,7 +84,6 @@ pub(crate) const OTHER_SOURCE: &str = "give the files and the options of the loa
      state; a source with filter, unbatch, pack, window or balance, and a mixture, are named with \
      --source";
 
-/// The order of an epoch.
 pub(crate) struct Order {
     pub(crate) dataset: Dataset,
     /// The dataset, as a loader knows it.
@@ -96,7 +95,6 @@ pub(crate) struct Order {
     balance: Option<Balance>,
 }
 
-/// Balanced steps.
 #[derive(Clone, Copy, Debug)]
 struct Balance {
     /// Samples of a lane that are sorted together.
@@ -113,7 +111,6 @@ impl Balance {
     }
 }
 
-/// Costs of an epoch's samples.
 type Costs = Box<dyn FnMut(Portion, Sample) -> u64 + Send>;
 
 impl Order {

@@ -11,7 +11,6 @@ use toml::Value;
 #[serde(transparent)]
 pub(crate) struct Bytes<const LEAST: u64 = 1>(u64);
 
-/// A number of bytes, which may be 0.
 pub(crate) type Space = Bytes<0>;
 
 impl<const LEAST: u64> Bytes<LEAST> {

@@ -192,7 +192,6 @@ fn live(
     Ok(())
 }
 
-/// Action of a key.
 enum Step {
     End,
     Hold,

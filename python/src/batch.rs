@@ -100,7 +100,6 @@ impl NativeBatch {
         Ok((values, column.offsets.map(numbers).transpose()?, splits))
     }
 
-    /// Returns one bool per row.
     fn valid(&self) -> PyResult<NativeBuffer> {
         self.buffer(self.valid, Item::Bool)
     }

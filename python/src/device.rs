@@ -312,7 +312,6 @@ fn type_text(dtype: Dtype) -> Option<&'static str> {
     })
 }
 
-/// Returns the exception for a device error.
 pub(crate) fn device_error(py: Python<'_>, error: &DeviceError) -> PyErr {
     let class = match error {
         DeviceError::NoLibrary { .. }

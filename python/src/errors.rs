@@ -55,7 +55,6 @@ fn wire_error(py: Python<'_>, error: &WireError) -> PyErr {
     raise(py, class, message, place)
 }
 
-/// Returns the exception for a damaged file.
 pub(crate) fn read_error(py: Python<'_>, error: &ReadError) -> PyErr {
     let message = format!("{error}; {}", error.hint());
     let place =

@@ -33,7 +33,6 @@ type ColumnTuple = (String, &'static str, &'static str, Vec<usize>, Vec<Option<u
 /// Skipped data: file, offset, ordinal, reason, kind.
 type SkippedTuple = (String, u64, u64, String, &'static str);
 
-/// Returns the default memory budget of a loader, in bytes.
 #[pyfunction]
 pub(crate) fn default_budget_bytes() -> u64 {
     shardfeed_embedded::default_budget_bytes()
@@ -224,12 +223,10 @@ impl NativeLoader {
         self.watched(py, |loader, progress| loader.skip(steps, progress))
     }
 
-    /// Returns the state at the cursor, as JSON.
     fn state(&self, py: Python<'_>) -> PyResult<String> {
         self.with(py, |loader| Ok(loader.state().to_json()))
     }
 
-    /// Returns the state after a batch, as JSON.
     fn state_after(&self, py: Python<'_>, batch: &Bound<'_, NativeBatch>) -> PyResult<String> {
         let after = batch.get().after.clone();
         self.with(py, |loader| Ok(loader.state_at(&after).to_json()))
@@ -251,7 +248,6 @@ impl NativeLoader {
         self.watched(py, |loader, progress| loader.load_latest(progress))
     }
 
-    /// Name of the job.
     fn job(&self, py: Python<'_>) -> PyResult<String> {
         self.with(py, |loader| Ok(loader.job().to_owned()))
     }

@@ -37,13 +37,11 @@ type SourceTuple<'py> =
 /// A stage: first epoch, length, and each source (its index or its name) with its weight.
 type StageTuple<S> = (u64, LengthOf, Vec<(S, String)>);
 
-/// Returns the index that a source names, if it names one.
 pub(crate) fn shared_index(py: Python<'_>, named: Option<String>) -> PyResult<Option<SharedIndex>> {
     let index = named.map(|named| SharedIndex::parse(&named)).transpose();
     index.map_err(|error| load_error(py, &error))
 }
 
-/// Returns the mixture of a loader's options, if it has one.
 pub(crate) fn mixture_options(
     py: Python<'_>,
     options: &Bound<'_, PyDict>,

@@ -42,7 +42,6 @@ impl NativeWriter {
         Ok(Self { path, writer: Mutex::new(Some(writer)) })
     }
 
-    /// Appends one record.
     fn write(&self, py: Python<'_>, record: &[u8]) -> PyResult<()> {
         let result = py.detach(|| {
             let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);

@@ -70,13 +70,11 @@ impl NativeOutline {
         self.0.unbatch(&spec).map(Self).map_err(config_error(py))
     }
 
-    /// Returns the columns of packs.
     fn pack(&self, py: Python<'_>, pack: &str) -> PyResult<Self> {
         let spec = serde_json::from_str(pack).map_err(config_error(py))?;
         self.0.pack(&spec).map(Self).map_err(config_error(py))
     }
 
-    /// Returns the columns of windows.
     fn window(&self, py: Python<'_>, window: &str) -> PyResult<Self> {
         let spec = serde_json::from_str(window).map_err(config_error(py))?;
         self.0.window(&spec).map(Self).map_err(config_error(py))

@@ -86,7 +86,6 @@ fn fill(gather: &Py<PyAny>, rows: &[usize], out: &mut [u8]) -> PyResult<()> {
 #[derive(IntoPyObject)]
 pub(crate) struct Described(String, &'static str, u64, Vec<(String, String, Vec<usize>)>);
 
-/// Opens a table and returns its description.
 #[pyfunction]
 pub(crate) fn describe_table(py: Python<'_>, path: PathBuf) -> PyResult<Described> {
     let table = py

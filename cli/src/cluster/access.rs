@@ -77,7 +77,6 @@ pub(crate) enum AccessCommand {
     Whoami(ClusterArgs),
 }
 
-/// Role of a token.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum TokenRole {
     /// Read-only

@@ -20,7 +20,6 @@ use super::{Client, ClusterArgs, epoch, job};
 use crate::order::batch::{PartReport, write_rows};
 use crate::output::{Format, Report};
 
-/// Identifies a batch.
 #[derive(Debug)]
 pub(crate) struct BatchOf<'a> {
     pub(crate) job: &'a str,

@@ -7,10 +7,8 @@ use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::coordinator::v1::admin_service_client::AdminServiceClient;
 use tonic::{Response, Status, Streaming};
 
-/// The coordinators' admin service.
 pub(crate) type Admin = AdminServiceClient<Wire>;
 
-/// An answer on its way.
 pub(crate) type Sent<T> = Pin<Box<dyn Future<Output = Result<Response<T>, Status>> + Send>>;
 
 pub(crate) trait Request: Clone {

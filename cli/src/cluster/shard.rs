@@ -57,7 +57,6 @@ pub(crate) struct ShardListArgs {
     all: bool,
 }
 
-/// State of a shard in an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum State {
     /// No worker serves its ranks.

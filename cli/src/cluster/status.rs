@@ -12,7 +12,6 @@ use crate::duration;
 use crate::output::words::number;
 use crate::output::{self, Format, Report};
 
-/// A cluster, as one of its coordinators sees it.
 #[derive(Debug, Serialize)]
 struct StatusReport {
     /// Address that answered.

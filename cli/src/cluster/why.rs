@@ -75,7 +75,6 @@ pub(crate) fn run(args: &WhyArgs, format: Format) -> Result<()> {
     Ok(format.print(&WhyReport::new(&args.job, ranks, (held, open), args.all))?)
 }
 
-/// Returns a job's ranks and its hold.
 pub(crate) fn ask(client: &Client, job: &str) -> Result<(Vec<wire::Rank>, Option<wire::Held>)> {
     let request = wire::ListRanksRequest { context: None, job: job.to_owned() };
     let ranks = job::ask(client, job, request)?.ranks;
@@ -104,7 +103,6 @@ impl RankTimeReport {
         }
     }
 
-    /// True if the rank is served, or has ended.
     fn is_there(&self) -> bool {
         matches!(self.state.as_str(), "served" | "ended")
     }
@@ -138,7 +136,6 @@ fn held_by(job: &str, held: &wire::Held) -> (String, Option<u64>, String) {
     (limit, None, sentence)
 }
 
-/// Returns the bottleneck of the job, the rank with it, and the sentence.
 fn judge(
     job: &str,
     ranks: &[RankTimeReport],

@@ -113,7 +113,6 @@ struct SampleReport {
     valid: bool,
 }
 
-/// A part of a record in a row.
 #[derive(Debug, Serialize)]
 pub(crate) struct PartReport {
     /// Number of the record in its shard.

@@ -221,7 +221,6 @@ fn segments(order: &Order) -> Vec<SegmentReport> {
     reports
 }
 
-/// Returns the steps of the rank with the fewest, and of the rank with the most.
 fn rank_steps(plan: &EpochPlan, tail: Tail) -> (u64, u64) {
     if tail != Tail::Uneven {
         return (plan.steps(), plan.steps());

@@ -32,12 +32,10 @@ pub(crate) fn clock(unix_ms: u64) -> String {
     known(moment, |at| humantime::format_rfc3339_seconds(at).to_string())
 }
 
-/// Formats a text, or the placeholder.
 pub(crate) fn text(text: &str) -> String {
     if text.is_empty() { NONE.into() } else { text.to_owned() }
 }
 
-/// Formats a digest, or the placeholder.
 pub(crate) fn digest(bytes: &[u8]) -> String {
     known(digest_from("digest", bytes).ok(), |digest| digest.to_string())
 }

@@ -67,7 +67,6 @@ pub(super) fn draw(frame: &mut Frame<'_>, scene: &Scene, look: &DisplayOptions) 
     frame.render_widget(Paragraph::new(Line::styled(keys, pen.quiet())), foot);
 }
 
-/// Styles, or none without colours.
 #[derive(Clone, Copy, Debug)]
 struct Pen {
     has_colours: bool,
@@ -205,7 +204,6 @@ fn sign(cell: &wire::get_epoch_map_response::Cell, pen: Pen) -> (char, Style) {
     }
 }
 
-/// Explains the visible signs.
 fn meanings(cells: &[wire::get_epoch_map_response::Cell]) -> String {
     let pen = Pen { has_colours: false };
     let signs: Vec<char> = cells.iter().map(|cell| sign(cell, pen).0).collect();
@@ -276,7 +274,6 @@ fn stood(ranks: &[wire::Rank]) -> Vec<Stood> {
     ranks.iter().map(stood).collect()
 }
 
-/// Explains the letters of the strips.
 fn limits() -> String {
     let words = Limit::ALL.iter().filter(|limit| **limit != Limit::Unknown);
     let mut words: Vec<_> = words.map(|limit| limit.word()).collect();

@@ -59,7 +59,6 @@ fn field(stat: Option<&str>, number: usize) -> Option<f64> {
     rest.split_whitespace().nth(number.checked_sub(3)?)?.parse().ok()
 }
 
-/// Returns the number after a word at the beginning of a line.
 fn number_after(text: &str, word: &str) -> Option<f64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(word))?;
     rest.split_whitespace().next()?.parse().ok()

@@ -291,7 +291,6 @@ fn signed_by(leaf: &[u8], authority: &[u8]) -> bool {
     by.is_some() && by == is
 }
 
-/// Permissions of files.
 const SECRET: u32 = 0o600;
 const PUBLIC: u32 = 0o644;
 

@@ -31,7 +31,6 @@ pub(crate) struct Material {
     pub(crate) own: Option<Own>,
 }
 
-/// Certificate chain and its key.
 #[derive(Debug)]
 pub(crate) struct Own {
     pub(crate) chain: Vec<CertificateDer<'static>>,

@@ -21,7 +21,6 @@ use crate::watched::Watched;
 /// Application protocol inside TLS.
 const PROTOCOL: &[u8] = b"h2";
 
-/// Content of the folders, for logs.
 const WHAT: &str = "certificates";
 
 /// Maximum number of bytes that are read from a rejected connection.
@@ -63,7 +62,6 @@ impl ServerTls {
         Ok(Self { watched: Arc::new(watched) })
     }
 
-    /// Returns the end of validity of its certificate.
     pub fn not_after(&self) -> SystemTime {
         self.watched.now().certificate.not_after
     }

@@ -37,7 +37,6 @@ pub trait Disk: Debug + Send + Sync + 'static {
 
 /// File that is read and written at offsets.
 pub trait DiskFile: Debug + Send + Sync + 'static {
-    /// Returns the length in bytes.
     fn len(&self) -> io::Result<u64>;
 
     fn is_empty(&self) -> io::Result<bool> {

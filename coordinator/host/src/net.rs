@@ -12,7 +12,6 @@ pub trait ByteStream: AsyncRead + AsyncWrite + Debug + Send + Unpin + 'static {}
 
 impl<T: AsyncRead + AsyncWrite + Debug + Send + Unpin + 'static> ByteStream for T {}
 
-/// Socket that accepts connections.
 pub trait Listener: Debug + Send + Sync + 'static {
     /// Returns the next connection and the address of its peer.
     fn accept(&self) -> BoxFuture<'_, io::Result<(Box<dyn ByteStream>, SocketAddr)>>;

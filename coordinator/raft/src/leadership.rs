@@ -15,9 +15,7 @@ pub struct Leadership {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Votes and leads.
     Leader,
-    /// Votes.
     Voter,
     /// Only learns: it is being added, and no majority counts it.
     Learner,

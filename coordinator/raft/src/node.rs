@@ -38,9 +38,7 @@ pub struct AppliedCommand<A> {
 
 #[derive(Debug, Clone)]
 pub struct Footing {
-    /// Clock, randomness and threads.
     pub host: Arc<dyn Host>,
-    /// Disk with the log and the snapshots.
     pub disk: Arc<dyn Disk>,
     pub peers: Arc<dyn Peers>,
 }

@@ -67,7 +67,6 @@ impl fmt::Display for Unusable {
 const REMEMBERED_MS: u64 = 30 * 86_400_000;
 
 impl AccessToken {
-    /// Checks that the token is usable now.
     pub fn check(&self, now_ms: u64) -> Result<(), Unusable> {
         self.is_alive(now_ms)?;
         match &self.join {

@@ -166,7 +166,6 @@ impl Dataset {
         }
     }
 
-    /// Returns the leased scans, each with its session.
     fn scans(&self) -> Vec<(SessionId, ScanRef)> {
         let scan = |part| ScanRef { dataset: self.name.clone(), part };
         self.leases().into_iter().map(|(part, lease)| (lease.session, scan(part))).collect()
@@ -258,7 +257,6 @@ impl Datasets {
         Err(Refusal::Full { what, most: PRINCIPAL_PARTS_MAX, hint })
     }
 
-    /// Frees a scan whose session ended.
     pub(crate) fn free(&mut self, scan: &ScanRef) {
         match self.by_name.get_mut(&scan.dataset).map(|dataset| &mut dataset.phase) {
             Some(Phase::Listing { lease }) if scan.part.is_none() => *lease = None,

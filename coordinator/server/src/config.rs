@@ -70,7 +70,6 @@ pub struct CoordinatorOptions {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("option `{option}`: {reason}")]
 pub struct InvalidOption {
-    /// Name of the option, as in TOML.
     pub option: &'static str,
     pub reason: String,
 }

@@ -27,7 +27,6 @@ pub(crate) struct CallLabels {
     outcome: Outcome,
 }
 
-/// A label and its value.
 type Label<T> = [(&'static str, T); 1];
 
 /// Declares the values of a label. With counters that begin at 0 for all of them, rates miss no

@@ -37,7 +37,6 @@ pub(crate) fn faults(
     sidecars.faults().iter().cloned().chain(disagreements).map(FaultReport::from).collect()
 }
 
-/// Writes the faults, if there are any.
 pub(crate) fn write_faults(out: &mut dyn Write, faults: &[FaultReport]) -> io::Result<()> {
     if !faults.is_empty() {
         writeln!(out)?;

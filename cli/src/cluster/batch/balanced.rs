@@ -120,7 +120,6 @@ fn plan(
     Ok((identity, plan))
 }
 
-/// A dataset of the epoch.
 struct DatasetOf {
     dataset: wire::Dataset,
     /// Ordinal of its first shard in the epoch.

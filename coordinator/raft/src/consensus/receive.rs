@@ -20,7 +20,6 @@ use crate::network::message::{Ballot, Envelope, Message, PeerAnswer, SnapshotPar
 use crate::network::peers::PeerError;
 use crate::storage::record::{Position, Record, Vote};
 
-/// The receiving end of a node.
 pub(crate) struct Receiver {
     raft: Raft,
     machine: Arc<Shared<dyn AnyMachine>>,

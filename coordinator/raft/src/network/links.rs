@@ -111,7 +111,6 @@ impl Links {
         Ok(answer)
     }
 
-    /// Sends `message`, and returns the answer and its sender.
     pub(crate) async fn call(
         &self,
         to: &Peer,

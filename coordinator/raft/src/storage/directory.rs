@@ -94,7 +94,6 @@ pub(crate) fn take(disk: &dyn Disk) -> Result<DiskLock> {
     })
 }
 
-/// True if a locked directory has a log.
 pub(crate) fn has_log(disk: &dyn Disk) -> Result<bool> {
     let names = disk.list().map_err(|e| io_error(disk, "", e))?;
     Ok(names.iter().any(|name| name == LOG))

@@ -50,7 +50,6 @@ pub(crate) struct LogState {
 }
 
 impl LogState {
-    /// Returns the index that the next entry must have.
     pub(crate) fn next_index(&self) -> u64 {
         self.last.map_or(0, |last| last.index + 1)
     }

@@ -33,7 +33,6 @@ pub(crate) struct Members {
     pub(crate) voters: Vec<BTreeSet<u64>>,
     /// Address of every member; members in no set of voters are learners.
     pub(crate) addresses: BTreeMap<u64, String>,
-    /// Incarnation of each member, if known.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) incarnations: BTreeMap<u64, Uuid>,
 }

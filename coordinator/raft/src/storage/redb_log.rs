@@ -27,7 +27,6 @@ const COMMITS: &str = "commits";
 /// The log is read once at the start and then appended to: the cache only has to hold its tail.
 const CACHE_BYTES: usize = 32 << 20;
 
-/// The log of one node in one redb file.
 #[derive(Debug)]
 pub(crate) struct RedbLog {
     database: Database,

@@ -17,7 +17,6 @@ pub struct Return {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Returned {
-    /// The rank is no longer served.
     Unserved,
     /// The worker was asked for them, for ranks that had nothing left or because it was draining.
     AskedBack,

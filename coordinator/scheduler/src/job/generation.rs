@@ -28,7 +28,6 @@ pub struct Generation {
     pub world_size: u64,
     /// Maximum number of entries in an epoch.
     pub limit: Option<u64>,
-    /// Digest of the mixture that it reads, if the job has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mixture: Option<Digest>,
     pub origin: Origin,

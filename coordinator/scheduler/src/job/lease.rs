@@ -19,7 +19,6 @@ pub struct RankLease {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The lease is valid.
     Live,
     /// A later generation took over, or the job was cancelled; the trainer must start again.
     Superseded { refusal: Refusal },

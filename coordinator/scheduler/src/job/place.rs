@@ -17,9 +17,7 @@ use crate::log::refusal::{Refusal, Result};
 pub(crate) enum StartDecision {
     /// The rank comes back to a generation that it has joined.
     Back { generation: u64, cursor: RankCursor },
-    /// The rank joins a generation.
     Join { generation: u64, origin: Origin },
-    /// The rank opens a generation.
     Open(Opening),
 }
 

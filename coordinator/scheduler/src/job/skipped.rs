@@ -25,7 +25,6 @@ impl SampleRuns {
         self.samples
     }
 
-    /// All samples, in order.
     pub fn iter(&self) -> impl Iterator<Item = Sample> + '_ {
         let runs =
             self.shards.iter().flat_map(|(shard, runs)| runs.iter().map(|run| (*shard, run)));

@@ -41,7 +41,6 @@ struct Takes {
 struct Row {
     /// Index of its pool: job, generation and epoch.
     pool: usize,
-    /// Index of its facts.
     facts: usize,
     rank: u64,
     fencing: u64,

@@ -34,7 +34,6 @@ use crate::storage::machine::Scheduler;
 use crate::storage::manifests::Manifests;
 use crate::storage::turns::Turns;
 
-/// Principal of the coordinator's own proposals.
 pub(crate) const OWN_PRINCIPAL: &str = "coordinator";
 
 /// Maximum concurrent calls; further callers must retry.

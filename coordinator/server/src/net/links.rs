@@ -301,7 +301,6 @@ impl Distance {
     }
 }
 
-/// Connects through the host.
 #[derive(Clone, Debug)]
 struct Connector {
     host: Arc<dyn Host>,

@@ -59,7 +59,6 @@ pub(crate) struct Port {
     alive: watch::Receiver<()>,
 }
 
-/// Address to listen on, and its limits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BindAddress {
     /// Name of the option with the address, for messages.
@@ -332,7 +331,6 @@ impl fmt::Debug for Connection {
 #[derive(Clone, Debug)]
 pub(crate) struct Remote {
     pub(crate) address: SocketAddr,
-    /// Identity in its certificate.
     pub(crate) identity: Option<Identity>,
     pub(crate) mark: Arc<Mark>,
 }

@@ -11,7 +11,6 @@ use shardfeed_proto::coordinator::v1::{AuditEntry, ListAuditRequest, ListAuditRe
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-/// Folder of the audit in the data folder.
 pub(crate) const AUDIT_FOLDER: &str = "audit";
 
 /// Approximate bytes of one file; then the next one begins.
@@ -29,7 +28,6 @@ const WAITING_MAX: usize = 4_096;
 /// Maximum denied calls written in one second; of further ones only the number is written.
 const REFUSED_PER_SECOND: u64 = 20;
 
-/// Maximum entries in one answer.
 pub(crate) const ENTRIES_MAX: u64 = 5_000;
 
 /// One line of the audit.

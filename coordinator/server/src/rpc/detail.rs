@@ -8,7 +8,6 @@ use shardfeed_proto::coordinator::v1::{
     RegisterJobRequest, StartRankRequest, TransferLeaderRequest,
 };
 
-/// Maximum characters of one value.
 const VALUE_MAX: usize = 200;
 
 /// Returns the parameters of an audited request, as `name=value`; nothing for other requests.

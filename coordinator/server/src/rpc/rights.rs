@@ -22,7 +22,6 @@ pub(crate) enum Effect {
     Reads,
     /// Reads current data: the node first makes sure that no other node leads.
     Looks,
-    /// Changes stored data.
     Changes,
 }
 
@@ -34,7 +33,6 @@ pub(crate) enum Audit {
     No,
 }
 
-/// The row of a call in the table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
     pub(crate) roles: &'static [Role],

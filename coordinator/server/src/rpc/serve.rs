@@ -39,7 +39,6 @@ pub(super) struct Received<R> {
     seen: Seen,
     context: Option<Context>,
     object: Object,
-    /// Its parameters, for the audit.
     detail: String,
     request: R,
 }

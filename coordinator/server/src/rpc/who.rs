@@ -27,7 +27,6 @@ impl From<Denied> for WireError {
 pub(crate) struct Who {
     /// Role; `None` if callers are not authenticated.
     pub(crate) role: Option<Role>,
-    /// Name in logs.
     pub(crate) principal: String,
     /// Jobs that the caller is limited to; empty: not limited.
     pub(crate) jobs: Vec<String>,

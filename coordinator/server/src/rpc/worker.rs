@@ -42,7 +42,6 @@ const HEARTBEAT_ENTRIES_MAX: usize = 4096;
 /// Maximum leases that a heartbeat's response lists because the request did not.
 const UNLISTED_MAX: usize = 1000;
 
-/// Maximum claims in one message.
 const BATCH_CLAIMS_MAX: usize = 64;
 
 /// Maximum time that a rank may wait for groups, ms.

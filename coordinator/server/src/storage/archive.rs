@@ -29,7 +29,6 @@ const MAGIC: [u8; 8] = *b"SFBACKUP";
 
 const VERSION: u32 = 1;
 
-/// Maximum content bytes of one frame.
 const FRAME_BYTES_MAX: usize = CHUNK_BYTES_MAX;
 
 /// Maximum bytes of a state; a larger one is rejected before memory is allocated for it.

@@ -58,7 +58,6 @@ pub(crate) fn epochs(core: &Core, picture: &Picture, only: Option<u64>) -> Resul
     Ok(epochs)
 }
 
-/// Returns the sealed epochs of the current generation and of its lineage.
 fn lineage(picture: &Picture) -> impl Iterator<Item = &SealedEpoch> {
     let current = &picture.generation;
     picture.sealed.iter().filter(move |sealed| {

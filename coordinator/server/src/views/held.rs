@@ -196,7 +196,6 @@ fn length(parts: &[Range<u64>]) -> u64 {
     parts.iter().map(|part| part.end - part.start).sum()
 }
 
-/// Calls `each` with the samples of a group range, in order.
 pub(super) fn each_sample(
     groups: &Groups,
     piece: GroupRange,

@@ -182,7 +182,6 @@ impl Past {
     }
 }
 
-/// Returns the error that no generation came to an epoch.
 fn no_shard_yet(job: &str, epoch: u64) -> WireError {
     not_found(format!("no generation of job `{job}` came to epoch {epoch}"))
 }

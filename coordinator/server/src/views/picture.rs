@@ -20,7 +20,6 @@ use crate::leader::progress::RankState;
 pub(crate) struct Picture {
     pub(crate) job: String,
     pub(crate) order: Order,
-    /// True if the job is paused or cancelled.
     pub(crate) is_held: bool,
     /// True if its run has ended, and none followed.
     pub(crate) is_finished: bool,
@@ -118,7 +117,6 @@ impl Picture {
         (0..self.generation.world_size).map(|rank| self.cursor(rank)).collect()
     }
 
-    /// Returns the worker that serves a rank, and its host.
     pub(crate) fn worker(&self, rank: u64) -> Option<&(String, String)> {
         let lease = self.generation.ranks.get(&rank)?.lease.as_ref()?;
         self.workers.get(&lease.session)

@@ -55,7 +55,6 @@ pub(crate) struct ShardFilter {
 /// Readers of shards, and consumed records.
 #[derive(Debug)]
 enum ShardReaders {
-    /// According to the plan.
     Planned(Planned),
     /// According to the grants to ranks of a dynamic job.
     Granted(GroupHolders, Arc<Groups>),

@@ -20,7 +20,6 @@ const MIXTURE_WORK_MAX: u64 = 1 << 23;
 /// Maximum corrupt records that are looked up in a mixture's epoch.
 const MIXTURE_RECORDS_MAX: usize = 1 << 20;
 
-/// Corrupt records of an epoch.
 #[derive(Debug, Default)]
 pub(super) struct Skipped<'a> {
     pub(super) count: u64,

@@ -12,10 +12,8 @@ pub(super) struct Integers {
     sum: i128,
 }
 
-/// Number of exponents of a float32.
 const EXPONENTS: usize = 256;
 
-/// Statistics of float32 values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Floats {
     /// Minimum and maximum finite value, by their bits: -0 is below 0.

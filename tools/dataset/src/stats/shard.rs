@@ -2,7 +2,6 @@
 
 use shardfeed_tfrecord::Compression;
 
-/// A file and its records.
 #[derive(Clone, Debug)]
 pub(super) struct ShardFacts {
     pub(super) path: String,

@@ -8,7 +8,6 @@ const EXACT: u64 = 256;
 /// Buckets between two powers of two: none is wider than 1/128 of its sizes.
 const BUCKETS_PER_DOUBLING: u64 = EXACT / 2;
 
-/// Record sizes, bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sizes {
     integers: Integers,

@@ -10,7 +10,6 @@ use crate::problem::Problem;
 /// Maximum number of shards: names have five digits, and sort by them.
 const SHARDS_MAX: u64 = 99_999;
 
-/// Bytes of the framing of a record.
 const FRAME_BYTES: u64 = (HEADER_BYTES + FOOTER_BYTES) as u64;
 
 /// Records, partitioned among shards of approximately one size.
@@ -52,7 +51,6 @@ impl Deal {
         self.shards.len()
     }
 
-    /// Records of a shard, in its order.
     pub(crate) fn records(&self, shard: usize) -> &[u32] {
         &self.order[self.shards[shard].clone()]
     }

@@ -22,7 +22,6 @@ pub(crate) trait Source: Sync {
     }
 }
 
-/// Classes that labels refer to.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Classes {
     /// Label of the first class; the others follow.

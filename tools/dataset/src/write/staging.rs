@@ -10,7 +10,6 @@ use shardfeed_tfrecord::Compression;
 use crate::output;
 use crate::problem::Problem;
 
-/// Names of the shards of one dataset.
 #[derive(Debug)]
 pub(crate) struct ShardNames {
     prefix: String,
