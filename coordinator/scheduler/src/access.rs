@@ -8,9 +8,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use shardfeed_plan::Digest;
 
-use crate::log::bound::{ACCESS_TOKENS_MAX, check_room};
-use crate::log::refusal::Result;
-use crate::log::value::AccessRole;
+use crate::log::{ACCESS_TOKENS_MAX, AccessRole, Result, check_room};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AccessToken {

@@ -11,14 +11,10 @@ use serde::{Deserialize, Serialize};
 use shardfeed_plan::{ContentDigest, Corrupt, Digest};
 
 use crate::dataset::scan::{PartState, Progress, Scan, ScanLease};
-use crate::log::answer::{ScanTask, ScanWork};
-use crate::log::bound::{
-    PRINCIPAL_DATASETS_MAX, PRINCIPAL_PARTS_MAX, PRINCIPAL_SCANS_MAX, check_room, shortened,
+use crate::log::{
+    Failure, Fencing, PRINCIPAL_DATASETS_MAX, PRINCIPAL_PARTS_MAX, PRINCIPAL_SCANS_MAX, Refusal,
+    Result, ScanRef, ScanTask, ScanWork, SessionId, check_room, is_zero, shortened,
 };
-use crate::log::command::Failure;
-use crate::log::id::{Fencing, ScanRef, SessionId};
-use crate::log::refusal::{Refusal, Result};
-use crate::log::value::is_zero;
 use crate::session::Sessions;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

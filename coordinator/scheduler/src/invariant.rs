@@ -11,12 +11,11 @@ use crate::invariant::breach::{Breach, Checked, bound, rule};
 use crate::invariant::pools::check_pools;
 use crate::job::Job;
 use crate::job::generation::Generation;
-use crate::log::bound::{
+use crate::log::{
     ACCESS_TOKENS_MAX, CORDONS_MAX, DATASETS_MAX, EPOCHS_BEGUN_KEPT, EPOCHS_KEPT, EVENTS_KEPT,
-    GENERATIONS_KEPT, JOBS_MAX, REQUESTS_KEPT, RUNS_KEPT, SEALED_KEPT, SESSIONS_ENDED_KEPT,
+    GENERATIONS_KEPT, Hold, JOBS_MAX, REQUESTS_KEPT, RUNS_KEPT, SEALED_KEPT, SESSIONS_ENDED_KEPT,
     SESSIONS_MAX, SKIPPED_KEPT,
 };
-use crate::log::value::Hold;
 use crate::state::State;
 
 impl State {

@@ -24,14 +24,10 @@ use crate::dynamic::pool::Pool;
 use crate::job::generation::{Generation, SealedEpoch};
 use crate::job::lease::LeaseEnd;
 use crate::job::skipped::SampleRuns;
-use crate::log::bound::{
-    GENERATIONS_KEPT, PIECES_KEPT, RANKS_KEPT, RUNS_KEPT, SEALED_KEPT, SKIPPED_KEPT,
+use crate::log::{
+    EventKind, GENERATIONS_KEPT, Hold, PIECES_KEPT, RANKS_KEPT, RUNS_KEPT, RankRef, Refusal,
+    Result, SEALED_KEPT, SKIPPED_KEPT, SkippedRecord, is_zero,
 };
-use crate::log::command::SkippedRecord;
-use crate::log::event::EventKind;
-use crate::log::id::RankRef;
-use crate::log::refusal::{Refusal, Result};
-use crate::log::value::{Hold, is_zero};
 use crate::session::{Sessions, principal_name};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -33,20 +33,7 @@ pub use job::origin::Origin;
 pub use job::phase::JobPhase;
 pub use job::skipped::SampleRuns;
 pub use job::{Held, Job};
-pub use log::answer::{Answer, ClaimResult, ScanTask, ScanWork, Started};
-pub use log::bound::*;
-pub use log::command::{
-    AddDataset, Change, Claim, Command, CreateAccess, CursorReport, ExchangeAccess, FailDataset,
-    FailScan, Failure, FinishDataset, JoinSession, LeasedScan, Listing, Part, PeerProcess,
-    PoolFacts, RankRevoke, RegisterJob, ReportListing, ReportScan, ReportSkipped, Revoke,
-    SkippedRecord, StartRank, WaitForDoubt,
-};
-pub use log::cursor::RankCursor;
-pub use log::encoding::EncodingError;
-pub use log::event::{Event, EventKind};
-pub use log::id::{Fencing, LeaseRef, RankRef, ScanRef, SessionId};
-pub use log::refusal::Refusal;
-pub use log::value::{AccessRole, Cordon, DoubtPolicy, EndReason, Hold, InDoubt};
+pub use log::*;
 pub use session::{EndedSession, Session, principal_name};
 pub use shardfeed_plan::Intent;
 pub use state::{Applied, SNAPSHOT_FORMAT, SnapshotError, State};

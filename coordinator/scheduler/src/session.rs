@@ -7,11 +7,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use crate::log::bound::SESSIONS_ENDED_KEPT;
-use crate::log::command::{JoinSession, StartRank};
-use crate::log::id::{RankRef, ScanRef, SessionId};
-use crate::log::refusal::{Refusal, Result};
-use crate::log::value::{Cordon, EndReason};
+use crate::log::{
+    Cordon, EndReason, JoinSession, RankRef, Refusal, Result, SESSIONS_ENDED_KEPT, ScanRef,
+    SessionId, StartRank,
+};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {

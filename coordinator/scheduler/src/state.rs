@@ -7,13 +7,7 @@ use crate::dataset::{Dataset, Datasets};
 use crate::invariant::breach::Breach;
 use crate::job::generation::{Generation, Rank};
 use crate::job::{Job, Jobs};
-use crate::log::answer::Answer;
-use crate::log::bound::check_label;
-use crate::log::command::{Change, Command};
-use crate::log::dedupe::Dedupe;
-use crate::log::event::{Event, Events};
-use crate::log::id::SessionId;
-use crate::log::refusal::Result;
+use crate::log::{Answer, Change, Command, Dedupe, Event, Events, Result, SessionId, check_label};
 use crate::session::{EndedSession, Session, Sessions};
 
 /// Version of the snapshot's JSON.

@@ -1,11 +1,10 @@
 //! Creation, exchange and revocation of access tokens.
 
 use super::{AccessToken, Join, Unusable};
-use crate::log::answer::Answer;
-use crate::log::bound::{SCOPES_MAX, check_count, check_name};
-use crate::log::command::{CreateAccess, ExchangeAccess};
-use crate::log::event::EventKind;
-use crate::log::refusal::{Refusal, Result};
+use crate::log::{
+    Answer, CreateAccess, EventKind, ExchangeAccess, Refusal, Result, SCOPES_MAX, check_count,
+    check_name,
+};
 use crate::state::State;
 
 /// Maximum lifetime of a token, ms: 10 years.

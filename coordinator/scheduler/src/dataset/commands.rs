@@ -4,13 +4,11 @@ use std::collections::BTreeMap;
 
 use super::{Dataset, Phase, Ready, bounded, check_content, is_failed_by};
 use crate::dataset::scan::{Progress, Scan, check_listing, check_total};
-use crate::log::answer::Answer;
-use crate::log::bound::{
-    DATASETS_MAX, EVENT_TEXT_BYTES_MAX, PATTERNS_MAX, check_name, check_room, check_text,
+use crate::log::{
+    AddDataset, Answer, Command, DATASETS_MAX, EVENT_TEXT_BYTES_MAX, EventKind, FailDataset,
+    Failure, FinishDataset, Listing, PATTERNS_MAX, Refusal, Result, check_name, check_room,
+    check_text,
 };
-use crate::log::command::{AddDataset, Command, FailDataset, Failure, FinishDataset, Listing};
-use crate::log::event::EventKind;
-use crate::log::refusal::{Refusal, Result};
 use crate::state::{Moment, State};
 
 impl State {

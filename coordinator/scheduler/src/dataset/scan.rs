@@ -5,10 +5,9 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 use shardfeed_plan::Digest;
 
-use crate::log::bound::{PARTS_MAX, PARTS_TOTAL_MAX, check_text};
-use crate::log::command::Part;
-use crate::log::id::{Fencing, SessionId};
-use crate::log::refusal::{Refusal, Result};
+use crate::log::{
+    Fencing, PARTS_MAX, PARTS_TOTAL_MAX, Part, Refusal, Result, SessionId, check_text,
+};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScanLease {

@@ -2,13 +2,10 @@
 
 use super::{Dataset, Phase, bounded, is_failed_by};
 use crate::dataset::scan::{PartState, Progress, Scan, ScanLease, check_listing, check_total};
-use crate::log::answer::Answer;
-use crate::log::bound::{MAPS_MAX, SCANS_TAKEN_MAX};
-use crate::log::command::{FailScan, Failure, Part, ReportListing, ReportScan};
-use crate::log::event::EventKind;
-use crate::log::id::{Fencing, ScanRef, SessionId};
-use crate::log::refusal::{Refusal, Result};
-use crate::log::value::Cordon;
+use crate::log::{
+    Answer, Cordon, EventKind, FailScan, Failure, Fencing, MAPS_MAX, Part, Refusal, ReportListing,
+    ReportScan, Result, SCANS_TAKEN_MAX, ScanRef, SessionId,
+};
 use crate::session::Session;
 use crate::state::{Moment, State};
 

@@ -5,11 +5,9 @@ use std::collections::BTreeMap;
 use shardfeed_plan::{fixed_folder, is_below};
 
 use super::{Dataset, Datasets, bounded};
-use crate::log::answer::Answer;
-use crate::log::bound::{SESSION_SCANS_OF_ONE_MAX, STALLS_MAX};
-use crate::log::command::{Failure, LeasedScan};
-use crate::log::id::{ScanRef, SessionId};
-use crate::log::value::Cordon;
+use crate::log::{
+    Answer, Cordon, Failure, LeasedScan, SESSION_SCANS_OF_ONE_MAX, STALLS_MAX, ScanRef, SessionId,
+};
 use crate::session::Session;
 use crate::state::{Moment, State};
 

@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::dynamic::pool::{Pool, RankAssignment};
 use crate::job::generation::Generation;
-use crate::log::bound::REVOKES_MAX;
-use crate::log::command::{RankRevoke, Revoke};
-use crate::log::value::Cordon;
+use crate::log::{Cordon, REVOKES_MAX, RankRevoke, Revoke};
 use crate::state::State;
 
 /// Samples per second of each rank in an epoch, as the leader measured them. Ranks without an entry

@@ -8,11 +8,10 @@ use shardfeed_plan::dynamic::GroupRange;
 use crate::dynamic::pool::Pool;
 use crate::job::generation::Generation;
 use crate::job::lease::Verdict;
-use crate::log::answer::{Answer, ClaimResult};
-use crate::log::bound::{CLAIMS_MAX, PIECES_TOLD_MAX, REVOKES_MAX, SEALED_KEPT, SIZES_TOLD_MAX};
-use crate::log::command::{Claim, PoolFacts, Revoke};
-use crate::log::cursor::RankCursor;
-use crate::log::refusal::{Refusal, Result};
+use crate::log::{
+    Answer, CLAIMS_MAX, Claim, ClaimResult, PIECES_TOLD_MAX, PoolFacts, REVOKES_MAX, RankCursor,
+    Refusal, Result, Revoke, SEALED_KEPT, SIZES_TOLD_MAX,
+};
 use crate::state::{Moment, State};
 
 /// Number of group ranges at the end of a rank's list whose shards its worker probably has at hand.

@@ -4,12 +4,9 @@
 use crate::dynamic::doubt::Decision;
 use crate::dynamic::pool::Pool;
 use crate::job::Job;
-use crate::log::answer::Answer;
-use crate::log::bound::SEALED_KEPT;
-use crate::log::command::WaitForDoubt;
-use crate::log::event::EventKind;
-use crate::log::refusal::{Refusal, Result};
-use crate::log::value::{DoubtPolicy, InDoubt};
+use crate::log::{
+    Answer, DoubtPolicy, EventKind, InDoubt, Refusal, Result, SEALED_KEPT, WaitForDoubt,
+};
 use crate::state::{Moment, State};
 
 impl State {

@@ -6,8 +6,7 @@ use shardfeed_plan::dynamic::{FreeRanges, GroupRange};
 
 use crate::dynamic::history::Returned;
 use crate::dynamic::pool::{Decided, Doubt, Pool, RankAssignment};
-use crate::log::id::Fencing;
-use crate::log::value::{DoubtPolicy, InDoubt};
+use crate::log::{DoubtPolicy, Fencing, InDoubt};
 
 /// Maximum waiting time that one command counts, ms: a stopped leader does not know what happened.
 const WAITED_MS_MAX: u64 = 5_000;

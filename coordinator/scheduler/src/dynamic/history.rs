@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use shardfeed_plan::dynamic::GroupRange;
 
-use crate::log::bound::{RETURNED_PIECES_KEPT, RETURNS_KEPT};
+use crate::log::{RETURNED_PIECES_KEPT, RETURNS_KEPT};
 
 /// Samples that came back from a rank's list in a dynamic job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,8 +8,7 @@ use serde::{Deserialize, Serialize};
 use shardfeed_plan::dynamic::{FreeRanges, GroupRange, RankList};
 
 use crate::dynamic::history::{Returned, Returns};
-use crate::log::id::Fencing;
-use crate::log::value::is_zero;
+use crate::log::{Fencing, is_zero};
 
 /// The groups of one epoch in one generation.
 ///

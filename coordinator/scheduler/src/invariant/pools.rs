@@ -6,7 +6,7 @@ use crate::dynamic::pool::{Pool, RankAssignment};
 use crate::invariant::breach::{Checked, bound, rule};
 use crate::job::Job;
 use crate::job::generation::Generation;
-use crate::log::bound::EPOCHS_KEPT;
+use crate::log::EPOCHS_KEPT;
 
 /// Y2: no dynamic job has equal steps.
 pub(super) fn check_pools(job: &Job, generation: &Generation, what: &str) -> Checked {

@@ -8,11 +8,7 @@ use shardfeed_plan::{Digest, LeftOut, Segment, Steps};
 use crate::dynamic::pool::{Pool, Tally};
 use crate::job::lease::{LeaseEnd, LeaseEnded, PastLeases, RankLease};
 use crate::job::origin::{Origin, at_step};
-use crate::log::bound::{EPOCHS_BEGUN_KEPT, EPOCHS_KEPT};
-use crate::log::cursor::RankCursor;
-use crate::log::id::Fencing;
-use crate::log::refusal::Refusal;
-use crate::log::value::DoubtPolicy;
+use crate::log::{DoubtPolicy, EPOCHS_BEGUN_KEPT, EPOCHS_KEPT, Fencing, RankCursor, Refusal};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Generation {

@@ -2,12 +2,7 @@
 
 use super::Held;
 use crate::job::lease::{LeaseEnd, LeaseEnded};
-use crate::log::answer::Answer;
-use crate::log::bound::check_text;
-use crate::log::event::EventKind;
-use crate::log::id::RankRef;
-use crate::log::refusal::Result;
-use crate::log::value::Hold;
+use crate::log::{Answer, EventKind, Hold, RankRef, Result, check_text};
 use crate::state::{Moment, State};
 
 impl State {

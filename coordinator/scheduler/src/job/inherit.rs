@@ -8,9 +8,7 @@ use crate::dynamic::pool::Pool;
 use crate::job::generation::Generation;
 use crate::job::origin::{Origin, alike};
 use crate::job::place::StartDecision;
-use crate::log::command::StartRank;
-use crate::log::cursor::RankCursor;
-use crate::log::refusal::{Refusal, Result};
+use crate::log::{RankCursor, Refusal, Result, StartRank};
 
 impl Job {
     /// Finds the lists with which a placed start continues.

@@ -2,11 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::log::bound::LEASES_KEPT;
-use crate::log::cursor::RankCursor;
-use crate::log::id::{Fencing, SessionId};
-use crate::log::refusal::Refusal;
-use crate::log::value::EndReason;
+use crate::log::{EndReason, Fencing, LEASES_KEPT, RankCursor, Refusal, SessionId};
 
 /// The right to serve a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +15,7 @@ pub struct RankLease {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
+    /// The lease is valid.
     Live,
     /// A later generation took over, or the job was cancelled; the trainer must start again.
     Superseded { refusal: Refusal },

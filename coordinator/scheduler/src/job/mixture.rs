@@ -5,12 +5,10 @@ use shardfeed_plan::{DatasetVersion, Digest, JobIdentity, JobMixture, mixture_di
 use super::Job;
 use crate::job::generation::Generation;
 use crate::job::skipped::SampleRuns;
-use crate::log::bound::{
-    MIXTURE_ENTRIES_MAX, MIXTURES_KEPT, PRINCIPAL_MIXTURE_ENTRIES_MAX, check_name, check_room,
+use crate::log::{
+    MIXTURE_ENTRIES_MAX, MIXTURES_KEPT, PRINCIPAL_MIXTURE_ENTRIES_MAX, RankCursor, Refusal, Result,
+    StartRank, check_name, check_room,
 };
-use crate::log::command::StartRank;
-use crate::log::cursor::RankCursor;
-use crate::log::refusal::{Refusal, Result};
 use crate::session::principal_name;
 use crate::state::State;
 

@@ -3,8 +3,7 @@
 use serde::{Deserialize, Serialize};
 use shardfeed_plan::{LANES_MAX, PlanError, SEGMENTS_MAX, Segment, Steps, Tail, check_epoch};
 
-use crate::log::bound::{STEP_MAX, shortened};
-use crate::log::refusal::{Refusal, Result};
+use crate::log::{Refusal, Result, STEP_MAX, shortened};
 
 /// A position to start from: an epoch and the steps that were consumed of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

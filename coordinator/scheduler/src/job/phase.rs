@@ -2,7 +2,7 @@
 
 use super::Job;
 use crate::job::generation::{Generation, Rank};
-use crate::log::value::Hold;
+use crate::log::Hold;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum JobPhase {

@@ -7,17 +7,16 @@ use super::Job;
 use crate::dynamic::pool::Pool;
 use crate::job::generation::{Generation, Rank};
 use crate::job::origin::{Origin, alike};
-use crate::log::bound::GENERATION_MAX;
-use crate::log::command::StartRank;
-use crate::log::cursor::RankCursor;
-use crate::log::refusal::{Refusal, Result};
+use crate::log::{GENERATION_MAX, RankCursor, Refusal, Result, StartRank};
 
 /// Decision on a start, before any change.
 #[derive(Debug)]
 pub(crate) enum StartDecision {
     /// The rank comes back to a generation that it has joined.
     Back { generation: u64, cursor: RankCursor },
+    /// The rank joins a generation.
     Join { generation: u64, origin: Origin },
+    /// The rank opens a generation.
     Open(Opening),
 }
 

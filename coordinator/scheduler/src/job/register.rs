@@ -7,15 +7,11 @@ use shardfeed_plan::{ContentDigest, JobIdentity, Records, Segment, differences};
 use super::{Job, not_found};
 use crate::dataset::{Phase, check_content};
 use crate::job::skipped::SampleRuns;
-use crate::log::answer::Answer;
-use crate::log::bound::{
-    JOBS_MAX, OPERATORS_BYTES_MAX, PRINCIPAL_JOBS_MAX, RECORD_SPEC_CHUNKS_MAX, check_count,
-    check_length, check_name, check_room, check_text,
+use crate::log::{
+    Answer, Command, EventKind, JOBS_MAX, OPERATORS_BYTES_MAX, PRINCIPAL_JOBS_MAX,
+    RECORD_SPEC_CHUNKS_MAX, RankRef, Refusal, RegisterJob, Result, check_count, check_length,
+    check_name, check_room, check_text,
 };
-use crate::log::command::{Command, RegisterJob};
-use crate::log::event::EventKind;
-use crate::log::id::RankRef;
-use crate::log::refusal::{Refusal, Result};
 use crate::state::{Moment, State};
 
 impl State {

@@ -5,13 +5,9 @@ use shardfeed_plan::{LoaderState, STATE_FORMAT, Tail};
 use super::Job;
 use crate::job::generation::Generation;
 use crate::job::origin::at_step;
-use crate::log::answer::Answer;
-use crate::log::bound::SEALED_KEPT;
-use crate::log::command::CursorReport;
-use crate::log::cursor::RankCursor;
-use crate::log::event::EventKind;
-use crate::log::id::LeaseRef;
-use crate::log::refusal::{Refusal, Result};
+use crate::log::{
+    Answer, CursorReport, EventKind, LeaseRef, RankCursor, Refusal, Result, SEALED_KEPT,
+};
 use crate::state::{Moment, State};
 
 impl State {

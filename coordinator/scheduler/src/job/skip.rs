@@ -1,11 +1,7 @@
 //! Corrupt records that workers found: facts about a job's records, independent of the epoch.
 
 use super::Job;
-use crate::log::answer::Answer;
-use crate::log::bound::{SKIPPED_KEPT, check_count, check_text};
-use crate::log::command::ReportSkipped;
-use crate::log::event::EventKind;
-use crate::log::refusal::Result;
+use crate::log::{Answer, EventKind, ReportSkipped, Result, SKIPPED_KEPT, check_count, check_text};
 use crate::state::State;
 
 impl State {

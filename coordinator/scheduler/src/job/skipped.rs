@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use shardfeed_plan::Sample;
 
-use crate::log::bound::SKIPPED_RUNS_MAX;
+use crate::log::SKIPPED_RUNS_MAX;
 
 /// Samples as runs of adjacent ordinals, at most [`SKIPPED_RUNS_MAX`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

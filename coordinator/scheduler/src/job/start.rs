@@ -9,16 +9,10 @@ use crate::job::generation::{Generation, Rank};
 use crate::job::lease::{LeaseEnd, LeaseEnded, PastLeases, RankLease};
 use crate::job::origin::Origin;
 use crate::job::place::{Opening, StartDecision};
-use crate::log::answer::{Answer, Started};
-use crate::log::bound::{
-    CONTINUED_MAX, PRINCIPAL_RANKS_MAX, RANKS_TOTAL_MAX, SEALED_KEPT, check_name, check_room,
+use crate::log::{
+    Answer, CONTINUED_MAX, EventKind, Hold, PRINCIPAL_RANKS_MAX, PeerProcess, RANKS_TOTAL_MAX,
+    RankCursor, RankRef, Refusal, Result, SEALED_KEPT, StartRank, Started, check_name, check_room,
 };
-use crate::log::command::{PeerProcess, StartRank};
-use crate::log::cursor::RankCursor;
-use crate::log::event::EventKind;
-use crate::log::id::RankRef;
-use crate::log::refusal::{Refusal, Result};
-use crate::log::value::Hold;
 use crate::session::{Session, principal_name};
 use crate::state::{Moment, State};
 

@@ -1,14 +1,10 @@
 //! Validity and end of the leases of ranks.
 
 use crate::job::lease::{LeaseEnd, LeaseEnded, Verdict};
-use crate::log::answer::Answer;
-use crate::log::bound::shortened;
-use crate::log::command::CursorReport;
-use crate::log::cursor::RankCursor;
-use crate::log::event::EventKind;
-use crate::log::id::{Fencing, LeaseRef, RankRef};
-use crate::log::refusal::{Refusal, Result};
-use crate::log::value::Hold;
+use crate::log::{
+    Answer, CursorReport, EventKind, Fencing, Hold, LeaseRef, RankCursor, RankRef, Refusal, Result,
+    shortened,
+};
 use crate::state::{Moment, State};
 
 impl State {

@@ -13,9 +13,11 @@ use crate::log::refusal::Refusal;
 pub enum Answer {
     /// The command has no further result.
     Done,
+    /// A session began.
     Joined { session: SessionId },
     /// Parts to list or scan, at most the requested number; empty if there are none.
     Scans(Vec<ScanTask>),
+    /// A rank was started.
     Started(Started),
     /// The policy decided on samples in doubt.
     Decided { samples: u64 },

@@ -9,8 +9,7 @@ mod session;
 
 use serde::{Deserialize, Serialize};
 
-use crate::log::cursor::RankCursor;
-use crate::log::id::{LeaseRef, SessionId};
+use crate::log::id::{LeaseRef, RankCursor, SessionId};
 use crate::log::value::{Cordon, Hold};
 
 pub use access::{CreateAccess, ExchangeAccess};
@@ -42,6 +41,7 @@ pub struct Command {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
+    /// A worker begins a session.
     JoinSession(JoinSession),
     /// A worker ends its session; its leases and scans are free at once.
     LeaveSession { session: SessionId },
@@ -65,11 +65,13 @@ pub enum Change {
     FinishDataset(FinishDataset),
     /// The parts cannot be assembled; proposed by the leader.
     FailDataset(FailDataset),
+    /// A trainer registers its job.
     RegisterJob(RegisterJob),
     /// As `RegisterJob`, with a mixture: releases that know no mixtures stop at it.
     RegisterMixture(RegisterJob),
     /// As `RegisterMixture`, of sources with own record specs: releases that know none stop at it.
     RegisterMixtureOfSpecs(RegisterJob),
+    /// A trainer starts its rank.
     StartRank(StartRank),
     /// A trainer has finished its rank, or is gone.
     EndRank {
@@ -113,6 +115,7 @@ pub enum Change {
     RemoveJob { name: String },
     /// An admin creates an access token or a join token.
     CreateAccess(CreateAccess),
+    /// An admin revokes a token.
     RevokeAccess { id: String },
     /// A join token is exchanged for an access token.
     ExchangeAccess(ExchangeAccess),

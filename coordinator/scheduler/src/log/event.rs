@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use derive_more::Display;
 use serde::{Deserialize, Serialize};
 
 use crate::log::bound::EVENTS_KEPT;
@@ -20,15 +21,16 @@ pub struct Event {
     pub what: EventKind,
 }
 
-/// Kinds of events. Grants to ranks of dynamic jobs are missing: there may be thousands per second.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Kinds of events, displayed as sentences. Grants to ranks of dynamic jobs are missing: there may
+/// be thousands per second.
+#[derive(Clone, Debug, PartialEq, Eq, Display, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EventKind {
-    /// A session of a worker began.
+    #[display("worker {worker} on {host} joined as session {session}, version {version}")]
     WorkerJoined { worker: String, session: SessionId, host: String, version: String },
-    /// A session of a worker ended.
+    #[display("session {session} of worker {worker} ended: {}", ended(*reason))]
     WorkerEnded { worker: String, session: SessionId, reason: EndReason },
-    /// Ranks lost their worker because its session ended.
+    #[display("{} of job {job} lost worker {worker}: {}", listed(ranks, *count), ended(*reason))]
     RanksUnserved {
         job: String,
         generation: u64,
@@ -39,25 +41,35 @@ pub enum EventKind {
         worker: String,
         reason: EndReason,
     },
-    /// An operator cordoned or drained a worker, or opened it again.
+    #[display("worker {worker} is {state} now")]
     WorkerCordoned { worker: String, state: Cordon },
-    /// An attempt to scan a dataset began.
+    #[display("dataset {dataset} was added; its files are looked for")]
     DatasetAdded { dataset: String },
-    /// The files of a dataset are known; their scan begins.
+    #[display("dataset {dataset} has {files} files of {bytes} bytes; they are scanned")]
     DatasetListed { dataset: String, files: u64, bytes: u64 },
-    /// All files of a dataset are scanned: jobs may read it.
+    #[display("dataset {dataset} is ready: {shards} shards, {records} records")]
     DatasetReady { dataset: String, shards: u64, records: u64 },
-    /// The attempt to scan a dataset failed.
+    #[display("dataset {dataset} failed: {message}")]
     DatasetFailed { dataset: String, message: String },
-    /// An operator removed a dataset.
+    #[display("dataset {dataset} was removed")]
     DatasetRemoved { dataset: String },
     /// A job was registered for the first time. `dataset` is empty if it has no name.
+    #[display("job {job} was registered{}", reading(dataset))]
     JobRegistered { job: String, dataset: String },
-    /// An operator removed a job.
+    #[display("job {job} was removed")]
     JobRemoved { job: String },
-    /// An operator paused or cancelled a job, or resumed it: `hold` is `None` then.
+    #[display("job {job} was {}", hold.map_or("resumed".to_owned(), |hold| hold.to_string()))]
     JobHeld { job: String, hold: Option<Hold> },
-    /// The first rank of a generation started.
+    #[display("{}", match moved_from {
+        Some(from) => format!(
+            "rank {rank} of job {job} moved from generation {from} to epoch {epoch} step {step}: \
+             generation {generation}"
+        ),
+        None => format!(
+            "rank {rank} of {world_size} opened generation {generation} of job {job} at epoch \
+             {epoch} step {step}, run {run}"
+        ),
+    })]
     GenerationOpened {
         job: String,
         generation: u64,
@@ -69,30 +81,64 @@ pub enum EventKind {
         /// Generation that its ranks move from, which stays valid; `None`: earlier ones ended.
         moved_from: Option<u64>,
     },
-    /// The last rank of a generation joined.
+    #[display("generation {generation} of job {job} has all its {world_size} ranks")]
     GenerationComplete { job: String, generation: u64, world_size: u64 },
     /// A rank is served again, or by another worker.
+    #[display(
+        "rank {rank} of job {job} is served by worker {worker} from epoch {epoch} step {step} on"
+    )]
     RankServed { job: String, generation: u64, rank: u64, worker: String, epoch: u64, step: u64 },
-    /// A trainer has finished its rank, or is gone.
+    #[display("the trainer of rank {rank} of job {job} ended at epoch {epoch} step {step}")]
     RankEnded { job: String, generation: u64, rank: u64, epoch: u64, step: u64 },
-    /// The policy decided on samples in doubt: their trainer did not come back.
+    #[display(
+        "{samples} samples of epoch {epoch} that rank {rank} of job {job} left in doubt {}",
+        if *is_dropped { "were dropped" } else { "go to other ranks" }
+    )]
     DoubtDecided {
         job: String,
         generation: u64,
         rank: u64,
         epoch: u64,
         samples: u64,
-        /// True if the samples were dropped; otherwise other ranks get them.
         is_dropped: bool,
     },
     /// Every rank has left an epoch, or nothing of it is left to deliver.
+    #[display("epoch {epoch} of job {job} is over")]
     EpochSealed { job: String, generation: u64, epoch: u64 },
     /// An access token was created, also in exchange for a join token.
+    #[display("access token {token} was made for {name}: {role}")]
     AccessCreated { token: String, name: String, role: AccessRole },
-    /// An admin revoked an access token.
+    #[display("access token {token} of {name} was revoked")]
     AccessRevoked { token: String, name: String },
-    /// Workers found corrupt records for the first time, and skip them.
+    #[display("{records} more corrupt records of job {job} are skipped")]
     RecordsSkipped { job: String, records: u64 },
+}
+
+fn reading(dataset: &str) -> String {
+    match dataset {
+        "" => String::new(),
+        dataset => format!(", reading dataset {dataset}"),
+    }
+}
+
+fn ended(reason: EndReason) -> &'static str {
+    match reason {
+        EndReason::Left => "it left",
+        EndReason::Expired => "no heartbeat arrived in time",
+        EndReason::Replaced => "it started again",
+    }
+}
+
+/// Formats ranks: the first ones, and the number of the others.
+fn listed(ranks: &[u64], count: u64) -> String {
+    const NAMED_MAX: usize = 8;
+    let named: Vec<String> = ranks.iter().take(NAMED_MAX).map(u64::to_string).collect();
+    let (word, rest) = (if count == 1 { "rank" } else { "ranks" }, count - named.len() as u64);
+    let named = named.join(", ");
+    match rest {
+        0 => format!("{word} {named}"),
+        more => format!("{word} {named} and {more} more"),
+    }
 }
 
 /// The last events, oldest first.
@@ -297,5 +343,13 @@ mod tests {
         let kept: Vec<u64> = state.events_after(0).map(|event| event.number).collect();
         assert_eq!((kept.len(), kept[0]), (EVENTS_KEPT, 7));
         assert_eq!(state.last_event(), EVENTS_KEPT as u64 + 6);
+    }
+
+    #[test]
+    fn many_ranks_are_some_and_how_many() {
+        assert_eq!(listed(&[4], 1), "rank 4");
+        assert_eq!(listed(&[1, 2], 2), "ranks 1, 2");
+        let ranks: Vec<u64> = (0..64).collect();
+        assert_eq!(listed(&ranks, 4096), "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4088 more");
     }
 }

@@ -4,16 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Session, principal_name};
 use crate::job::lease::LeaseEnd;
-use crate::log::answer::Answer;
-use crate::log::bound::{
-    DATA_ROOTS_MAX, DECODERS_MAX, EVENT_RANKS_MAX, PRINCIPAL_SESSIONS_MAX, SESSIONS_MAX,
-    check_count, check_label, check_name, check_room, check_text,
+use crate::log::{
+    Answer, Command, DATA_ROOTS_MAX, DECODERS_MAX, EVENT_RANKS_MAX, EndReason, EventKind,
+    JoinSession, PRINCIPAL_SESSIONS_MAX, Refusal, Result, SESSIONS_MAX, SessionId, check_count,
+    check_label, check_name, check_room, check_text,
 };
-use crate::log::command::{Command, JoinSession};
-use crate::log::event::EventKind;
-use crate::log::id::SessionId;
-use crate::log::refusal::{Refusal, Result};
-use crate::log::value::EndReason;
 use crate::state::{Moment, State};
 
 impl State {

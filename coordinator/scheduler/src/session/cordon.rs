@@ -1,11 +1,8 @@
 //! Workers that receive no new work, by name: a cordon outlives their sessions.
 
-use crate::log::answer::Answer;
-use crate::log::bound::{CORDONS_MAX, check_name, check_room};
-use crate::log::event::EventKind;
-use crate::log::id::{LeaseRef, SessionId};
-use crate::log::refusal::Result;
-use crate::log::value::Cordon;
+use crate::log::{
+    Answer, CORDONS_MAX, Cordon, EventKind, LeaseRef, Result, SessionId, check_name, check_room,
+};
 use crate::state::State;
 
 impl State {

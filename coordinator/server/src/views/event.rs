@@ -1,8 +1,8 @@
-//! Events as messages, each with a sentence.
+//! Events as messages.
 
 use serde_json::Value;
 use shardfeed_proto::coordinator::v1::{Event, ListEventsRequest, ListEventsResponse};
-use shardfeed_scheduler::{EndReason, Event as Known, EventKind, Hold, State};
+use shardfeed_scheduler::{Event as Known, State};
 
 /// Maximum events in one answer: several hundred bytes each.
 const EVENTS_PER_ANSWER_MAX: usize = 5_000;
@@ -48,7 +48,7 @@ fn event(known: &Known) -> Event {
         at_ms: *at_ms,
         principal: principal.clone(),
         kind: kind.to_owned(),
-        text: sentence(what),
+        text: what.to_string(),
         job: text("job"),
         worker: text("worker"),
         dataset: text("dataset"),
@@ -56,109 +56,6 @@ fn event(known: &Known) -> Event {
         ranks: ranks.iter().filter_map(Value::as_u64).collect(),
         epoch: fields["epoch"].as_u64(),
         step: fields["step"].as_u64(),
-    }
-}
-
-fn sentence(what: &EventKind) -> String {
-    match what {
-        EventKind::WorkerJoined { worker, session, host, version } => {
-            format!("worker {worker} on {host} joined as session {session}, version {version}")
-        }
-        EventKind::AccessCreated { token, name, role } => {
-            format!("access token {token} was made for {name}: {role}")
-        }
-        EventKind::AccessRevoked { token, name } => {
-            format!("access token {token} of {name} was revoked")
-        }
-        EventKind::WorkerEnded { worker, session, reason } => {
-            format!("session {session} of worker {worker} ended: {}", ended(*reason))
-        }
-        EventKind::RanksUnserved { job, ranks, count, worker, reason, .. } => {
-            let which = listed(ranks, *count);
-            format!("{which} of job {job} lost worker {worker}: {}", ended(*reason))
-        }
-        EventKind::WorkerCordoned { worker, state } => format!("worker {worker} is {state} now"),
-        EventKind::DatasetAdded { dataset } => {
-            format!("dataset {dataset} was added; its files are looked for")
-        }
-        EventKind::DatasetListed { dataset, files, bytes } => {
-            format!("dataset {dataset} has {files} files of {bytes} bytes; they are scanned")
-        }
-        EventKind::DatasetReady { dataset, shards, records } => {
-            format!("dataset {dataset} is ready: {shards} shards, {records} records")
-        }
-        EventKind::DatasetFailed { dataset, message } => {
-            format!("dataset {dataset} failed: {message}")
-        }
-        EventKind::DatasetRemoved { dataset } => format!("dataset {dataset} was removed"),
-        EventKind::JobRegistered { job, dataset } => match dataset.is_empty() {
-            true => format!("job {job} was registered"),
-            false => format!("job {job} was registered, reading dataset {dataset}"),
-        },
-        EventKind::JobRemoved { job } => format!("job {job} was removed"),
-        EventKind::JobHeld { job, hold } => match hold {
-            Some(Hold::Paused) => format!("job {job} was paused"),
-            Some(Hold::Cancelled) => format!("job {job} was cancelled"),
-            None => format!("job {job} was resumed"),
-        },
-        EventKind::GenerationOpened {
-            job,
-            generation,
-            run,
-            world_size,
-            rank,
-            epoch,
-            step,
-            moved_from,
-        } => match moved_from {
-            Some(from) => format!(
-                "rank {rank} of job {job} moved from generation {from} to epoch {epoch} step {step}: \
-                 generation {generation}"
-            ),
-            None => format!(
-                "rank {rank} of {world_size} opened generation {generation} of job {job} at epoch {epoch} \
-                 step {step}, run {run}"
-            ),
-        },
-        EventKind::GenerationComplete { job, generation, world_size } => {
-            format!("generation {generation} of job {job} has all its {world_size} ranks")
-        }
-        EventKind::RankServed { job, rank, worker, epoch, step, .. } => format!(
-            "rank {rank} of job {job} is served by worker {worker} from epoch {epoch} step {step} on"
-        ),
-        EventKind::RankEnded { job, rank, epoch, step, .. } => {
-            format!("the trainer of rank {rank} of job {job} ended at epoch {epoch} step {step}")
-        }
-        EventKind::DoubtDecided { job, rank, epoch, samples, is_dropped, .. } => {
-            let goes = if *is_dropped { "were dropped" } else { "go to other ranks" };
-            format!(
-                "{samples} samples of epoch {epoch} that rank {rank} of job {job} left in doubt {goes}"
-            )
-        }
-        EventKind::EpochSealed { job, epoch, .. } => format!("epoch {epoch} of job {job} is over"),
-        EventKind::RecordsSkipped { job, records } => {
-            format!("{records} more corrupt records of job {job} are skipped")
-        }
-    }
-}
-
-fn ended(reason: EndReason) -> &'static str {
-    match reason {
-        EndReason::Left => "it left",
-        EndReason::Expired => "no heartbeat arrived in time",
-        EndReason::Replaced => "it started again",
-    }
-}
-
-/// Formats ranks: the first ones, and the number of the others.
-fn listed(ranks: &[u64], count: u64) -> String {
-    const NAMED_MAX: usize = 8;
-    let named: Vec<String> = ranks.iter().take(NAMED_MAX).map(u64::to_string).collect();
-    let (word, rest) = (if count == 1 { "rank" } else { "ranks" }, count - named.len() as u64);
-    let named = named.join(", ");
-    match rest {
-        0 => format!("{word} {named}"),
-        more => format!("{word} {named} and {more} more"),
     }
 }
 
@@ -214,13 +111,5 @@ mod tests {
         let of = ListEventsRequest { worker: "w3".into(), ..Default::default() };
         let answer = events(&state, &of);
         assert_eq!((numbers(&answer), answer.last), (vec![3], 9));
-    }
-
-    #[test]
-    fn many_ranks_are_some_and_how_many() {
-        assert_eq!(listed(&[4], 1), "rank 4");
-        assert_eq!(listed(&[1, 2], 2), "ranks 1, 2");
-        let ranks: Vec<u64> = (0..64).collect();
-        assert_eq!(listed(&ranks, 4096), "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4088 more");
     }
 }

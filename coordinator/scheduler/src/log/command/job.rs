@@ -4,8 +4,7 @@ use serde::{Deserialize, Serialize};
 use shardfeed_plan::{Digest, Intent, JobIdentity, JobMixture, LeftOut, Sample};
 
 use crate::log::command::Change;
-use crate::log::cursor::RankCursor;
-use crate::log::id::{LeaseRef, SessionId};
+use crate::log::id::{LeaseRef, RankCursor, SessionId};
 use crate::log::value::DoubtPolicy;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
