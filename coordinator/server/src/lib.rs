@@ -21,6 +21,7 @@ mod recent;
 mod rpc;
 mod server;
 mod storage;
+mod ticks;
 mod views;
 
 #[doc(hidden)]

@@ -7,13 +7,13 @@ use shardfeed_plan::dynamic::Groups;
 use shardfeed_plan::{Digest, EpochPlan, JobIdentity, JobMixture, Manifest, Mode};
 use shardfeed_scheduler::Job;
 use tokio::sync::watch;
-use tokio::time::MissedTickBehavior;
 
 use crate::error::{self, Result, not_found};
 use crate::leader::core::{Core, blocking};
 use crate::leader::mixtures::{MixtureOrder, StageSources};
 use crate::leader::plans::{EpochOf, GROUPS_MAX, Order};
 use crate::storage::copies;
+use crate::ticks::Ticks;
 
 /// Interval between checks for missing groups that will be granted soon.
 const READY_EVERY: Duration = Duration::from_millis(500);
@@ -28,14 +28,9 @@ pub(crate) async fn groups(core: &Arc<Core>, order: Order, epoch: u64) -> Result
 
 /// Keeps the groups that are granted now and next in memory, on every node, so that a new leader
 /// grants at once. Runs until `stop` is set.
-pub(crate) async fn keep_groups_ready(core: Arc<Core>, mut stop: watch::Receiver<bool>) {
-    let mut ticks = tokio::time::interval(READY_EVERY);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    while !*stop.borrow() {
-        tokio::select! {
-            _ = ticks.tick() => {}
-            _ = stop.changed() => break,
-        }
+pub(crate) async fn keep_groups_ready(core: Arc<Core>, stop: watch::Receiver<bool>) {
+    let mut ticks = Ticks::new(READY_EVERY, stop);
+    while ticks.next().await {
         let granting: Vec<(String, u64)> = core.read(|state| {
             let last = |job: &Job| {
                 let current = job.current().filter(|current| current.leases().next().is_some())?;

@@ -8,12 +8,13 @@ use shardfeed_plan::Digest;
 use shardfeed_proto::ErrorKind;
 use shardfeed_scheduler::{Change, Dataset, FailDataset, FinishDataset};
 use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::Instant;
 
 use crate::error::{self, Result};
 use crate::leader::core::{Core, blocking, referenced};
 use crate::storage::copies;
 use crate::storage::manifests::assemble;
+use crate::ticks::Ticks;
 
 /// Interval between checks for a dataset to assemble.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -37,14 +38,9 @@ impl Keeper {
         Self { core, collected: None, assemble_after }
     }
 
-    pub(crate) async fn run(mut self, mut stop: watch::Receiver<bool>) {
-        let mut ticks = tokio::time::interval(LOOK_EVERY);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        while !*stop.borrow() {
-            tokio::select! {
-                _ = ticks.tick() => {}
-                _ = stop.changed() => break,
-            }
+    pub(crate) async fn run(mut self, stop: watch::Receiver<bool>) {
+        let mut ticks = Ticks::new(LOOK_EVERY, stop);
+        while ticks.next().await {
             self.tick(self.core.host.now()).await;
         }
     }

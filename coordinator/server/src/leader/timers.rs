@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use shardfeed_scheduler::{Change, State, WaitForDoubt};
 use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior, timeout};
+use tokio::time::{Instant, timeout};
 
 use crate::leader::core::{Core, Live};
+use crate::ticks::Ticks;
 
 /// Maximum interval of the loop; short sessions reduce it.
 const TICK_MAX: Duration = Duration::from_millis(200);
@@ -52,15 +53,11 @@ impl Timers {
         }
     }
 
-    async fn look(&mut self, mut stop: watch::Receiver<bool>) {
+    async fn look(&mut self, stop: watch::Receiver<bool>) {
         let ttl = Duration::from_millis(self.core.options.session_ttl_ms);
-        let mut ticks = tokio::time::interval((ttl / 10).min(TICK_MAX));
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        while !*stop.borrow() {
-            tokio::select! {
-                _ = ticks.tick() => self.tick().await,
-                _ = stop.changed() => break,
-            }
+        let mut ticks = Ticks::new((ttl / 10).min(TICK_MAX), stop);
+        while ticks.next().await {
+            self.tick().await;
         }
     }
 
@@ -174,15 +171,11 @@ impl Timers {
     }
 }
 
-async fn write_cursors(core: &Core, mut stop: watch::Receiver<bool>) {
-    let mut ticks = tokio::time::interval(REPORT_EVERY);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    while !*stop.borrow() {
-        tokio::select! {
-            _ = ticks.tick() => if core.available().is_ok() {
-                core.write_cursors().await;
-            },
-            _ = stop.changed() => break,
+async fn write_cursors(core: &Core, stop: watch::Receiver<bool>) {
+    let mut ticks = Ticks::new(REPORT_EVERY, stop);
+    while ticks.next().await {
+        if core.available().is_ok() {
+            core.write_cursors().await;
         }
     }
 }

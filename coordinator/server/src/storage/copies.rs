@@ -9,11 +9,12 @@ use shardfeed_plan::Digest;
 use shardfeed_proto::ErrorKind;
 use shardfeed_raft::{Member, Role};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
-use tokio::time::{MissedTickBehavior, timeout};
+use tokio::time::timeout;
 
 use crate::error::{Result, retry};
 use crate::leader::core::{Core, blocking, referenced};
 use crate::storage::chunks::ChunkStoreError;
+use crate::ticks::Ticks;
 
 /// Timeout for a chunk of 1 MiB to reach another node's disk, or to arrive from there.
 const CARRY_MAX: Duration = Duration::from_secs(5);
@@ -179,16 +180,11 @@ async fn pull(core: &Arc<Core>, digest: Digest) -> Result<Vec<u8>, Vec<String>> 
 }
 
 /// Keeps this node's chunks as the state requires, leader or not. Runs until `stop` is set.
-pub(crate) async fn keep(core: Arc<Core>, mut stop: watch::Receiver<bool>) {
-    let mut ticks = tokio::time::interval(LOOK_EVERY);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+pub(crate) async fn keep(core: Arc<Core>, stop: watch::Receiver<bool>) {
+    let mut ticks = Ticks::new(LOOK_EVERY, stop);
     let mut looked = None;
     let mut rounds = 0_u32;
-    while !*stop.borrow() {
-        tokio::select! {
-            _ = ticks.tick() => {}
-            _ = stop.changed() => break,
-        }
+    while ticks.next().await {
         if core.chunks.failure().is_some() {
             let probe = |core: &Core| Ok(core.chunks.probe()?);
             if blocking(&core, "looking at the disk", probe).await.is_ok() {
