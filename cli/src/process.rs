@@ -8,7 +8,6 @@ mod coordinator;
 mod endpoint;
 mod manager;
 mod measures;
-mod pages;
 mod places;
 #[cfg(test)]
 mod reference;

@@ -1,29 +1,40 @@
-//! Metrics of a worker. Labels are jobs and ranks, never shards.
+//! Health and metrics of a worker over HTTP/1, for monitoring. Labels are jobs and ranks, never shards.
 
+use std::net::SocketAddr;
 use std::sync::atomic::AtomicU64;
 use std::time::UNIX_EPOCH;
 
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
-use shardfeed_agent::{RankReport, WorkerReport};
+use shardfeed_agent::{RankReport, WorkerReport, WorkerView};
+use shardfeed_coordinator::page::{self, Labels, job_labels, rank_labels};
+use shardfeed_coordinator::{Pages, StartError, serve_pages};
 use shardfeed_pipeline::{CounterMetric, CounterUnit, Spent};
 
-/// Names and values of labels.
-type Labels<const N: usize> = [(&'static str, String); N];
+use crate::error::Problem;
 
-fn job_labels(job: &str) -> Labels<1> {
-    [("job", job.to_owned())]
+/// Serves /livez, /readyz and /metrics of a worker until the runtime ends; returns the address.
+///
+/// # Errors
+/// Listening at the address fails.
+pub(super) async fn serve(address: SocketAddr, view: WorkerView) -> anyhow::Result<SocketAddr> {
+    let pages = Pages {
+        process: view,
+        dead: WorkerView::dead,
+        unready: WorkerView::unready,
+        metrics: |view| text(&view.report()),
+    };
+    serve_pages(address, pages).await.map_err(|error| match error {
+        StartError::Listen { source, .. } => {
+            Problem::failed(format!("cannot listen at {address} (option `http`): {source}"))
+                .hint("stop what uses the port, choose another one, or leave the option out")
+                .into()
+        }
+        other => other.into(),
+    })
 }
-
-fn rank_labels(served: &RankReport) -> Labels<2> {
-    [("job", served.job.clone()), ("rank", served.rank.to_string())]
-}
-
-type Seconds<const N: usize> = Family<Labels<N>, Counter<f64, AtomicU64>>;
 
 pub(super) fn text(report: &WorkerReport) -> String {
     let mut registry = Registry::with_prefix("shardfeed");
@@ -40,108 +51,91 @@ pub(super) fn text(report: &WorkerReport) -> String {
 
 /// Adds the counters of the ranks since their reading began, as [`Spent::COUNTERS`] declares them.
 fn of_counters(registry: &mut Registry, ranks: &[RankReport]) {
-    let stages = Seconds::<3>::default();
+    let mut stages = vec![];
     for (at, counter) in Spent::COUNTERS.iter().enumerate() {
         let values = ranks.iter().filter_map(|served| {
             let value = served.account?.since_start.values().nth(at)?;
-            Some((rank_labels(served), value))
+            Some((rank_labels(&served.job, served.rank), value))
         });
         let (part, name) = match counter.metric {
             CounterMetric::None => continue,
             CounterMetric::Stage(stage) => {
-                for ([job, rank], us) in values {
-                    let labels = [job, rank, ("stage", stage.to_owned())];
-                    stages.get_or_create(&labels).inc_by(seconds(us));
-                }
+                let labels = |[job, rank]: Labels<2>| [job, rank, ("stage", stage.to_owned())];
+                stages.extend(values.map(|(of, us)| (labels(of), us)));
                 continue;
             }
             CounterMetric::Of(part, name) => (part, name),
         };
-        let registry = registry.sub_registry_with_prefix(part);
-        if counter.unit() == CounterUnit::Microseconds {
-            let metric = Seconds::<2>::default();
-            for (labels, us) in values {
-                metric.get_or_create(&labels).inc_by(seconds(us));
-            }
-            registry.register_with_unit(name, counter.help, Unit::Seconds, metric);
-            continue;
-        }
-        let metric = Family::<Labels<2>, Counter>::default();
-        for (labels, value) in values {
-            metric.get_or_create(&labels).inc_by(value);
-        }
+        let (registry, help) = (registry.sub_registry_with_prefix(part), counter.help);
         match counter.unit() {
-            CounterUnit::Bytes => {
-                registry.register_with_unit(name, counter.help, Unit::Bytes, metric);
-            }
-            _ => registry.register(name, counter.help, metric),
+            CounterUnit::Microseconds => page::time_counters(registry, (name, help), values),
+            CounterUnit::Bytes => page::counters(registry, (name, help, Some(Unit::Bytes)), values),
+            _ => page::counters(registry, (name, help, None), values),
         }
     }
     let help = "Time by activity; that of reading and computing threads is summed over threads";
     let worker = registry.sub_registry_with_prefix("worker");
-    worker.register_with_unit("stage", help, Unit::Seconds, stages);
+    page::time_counters(worker, ("stage", help), stages);
 }
 
 fn of_trainers(registry: &mut Registry, ranks: &[RankReport]) {
-    let waiting = Family::<Labels<2>, Gauge<f64, AtomicU64>>::default();
-    let number = Family::<Labels<2>, Gauge>::default;
-    let (epoch, step, ready, by_place) = (number(), number(), number(), number());
-    for served in ranks {
-        let labels = rank_labels(served);
-        epoch.get_or_create(&labels).set(served.epoch as i64);
-        step.get_or_create(&labels).set(served.step as i64);
-        ready.get_or_create(&labels).set(served.ready as i64);
-        let Some(account) = served.account else { continue };
-        by_place.get_or_create(&labels).set(account.setup.by_place.into());
-        if let Some(us) = account.waiting_us {
-            waiting.get_or_create(&labels).set(seconds(us));
-        }
-    }
+    let labels = |served: &RankReport| rank_labels(&served.job, served.rank);
+    let waiting = ranks.iter().filter_map(|served| {
+        let us = served.account?.waiting_us?;
+        Some((labels(served), page::seconds(us)))
+    });
     let help = "How long the trainer has waited for its next batch by now";
-    registry.register_with_unit("waiting", help, Unit::Seconds, waiting);
-    registry.register("epoch", "Epoch of the first step that was not consumed", epoch);
-    registry.register("step", "First step of the epoch that was not consumed", step);
+    page::times(registry, ("waiting", help), waiting);
+    let number =
+        |of: fn(&RankReport) -> u64| ranks.iter().map(move |served| (labels(served), of(served)));
+    let help = "Epoch of the first step that was not consumed";
+    page::gauges(registry, ("epoch", help), number(|served| served.epoch));
+    let help = "First step of the epoch that was not consumed";
+    page::gauges(registry, ("step", help), number(|served| served.step));
+    let by_place = ranks.iter().filter_map(|served| {
+        let account = served.account?;
+        Some((labels(served), account.setup.by_place.into()))
+    });
     let help =
         "1 while records are read one by one, because the memory budget holds no shuffle windows";
-    registry.register("reading_by_offset", help, by_place);
-    registry.register("ready_batches", "Batches that wait for the trainer", ready);
+    page::gauges(registry, ("reading_by_offset", help), by_place);
+    let help = "Batches that wait for the trainer";
+    page::gauges(registry, ("ready_batches", help), number(|served| served.ready));
 }
 
 fn of_worker(registry: &mut Registry, report: &WorkerReport) {
     let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
     registry.register("build", "The release", build);
-    let gauges = [
-        ("connected", "1 while the coordinator knows this worker", report.session.is_some().into()),
-        ("draining", "1 while trainers are handed over", report.is_draining.into()),
-        ("trainers", "Trainers that are connected", report.trainers),
-        ("ranks", "Ranks that are served", report.ranks.len() as u64),
-    ];
-    for (name, help, value) in gauges {
-        registry.register(name, help, gauge(value));
-    }
-    let sized = [
-        ("memory_budget", "Memory for records and batches", report.budget_bytes),
-        ("memory_budget_left", "Of it, the part that no rank has", report.budget_left_bytes),
-    ];
-    for (name, help, value) in sized {
-        registry.register_with_unit(name, help, Unit::Bytes, gauge(value));
-    }
     let ends = report.certificate_not_after;
     let ends = ends.and_then(|ends| ends.duration_since(UNIX_EPOCH).ok());
-    let metric = gauge(ends.map_or(0, |ends| ends.as_secs()));
-    let help = "When the certificate ends that it shows to coordinators; 0: it shows none";
-    registry.register_with_unit("certificate_not_after", help, Unit::Seconds, metric);
-    let corrupt = Family::<Labels<1>, Gauge>::default();
-    for served in &report.ranks {
-        corrupt.get_or_create(&job_labels(&served.job)).set(0);
+    let (bytes, seconds) = (Some(Unit::Bytes), Some(Unit::Seconds));
+    let gauges = [
+        (
+            "connected",
+            "1 while the coordinator knows this worker",
+            None,
+            report.session.is_some().into(),
+        ),
+        ("draining", "1 while trainers are handed over", None, report.is_draining.into()),
+        ("trainers", "Trainers that are connected", None, report.trainers),
+        ("ranks", "Ranks that are served", None, report.ranks.len() as u64),
+        ("memory_budget", "Memory for records and batches", bytes.clone(), report.budget_bytes),
+        ("memory_budget_left", "Of it, the part that no rank has", bytes, report.budget_left_bytes),
+        (
+            "certificate_not_after",
+            "When the certificate ends that it shows to coordinators; 0: it shows none",
+            seconds,
+            ends.map_or(0, |ends| ends.as_secs()),
+        ),
+    ];
+    for (name, help, unit, value) in gauges {
+        page::gauge(registry, (name, help, unit), value);
     }
     // Jobs that are over need no further report.
-    let is_served = |job: &String| report.ranks.iter().any(|served| served.job == *job);
-    for (job, count) in report.corrupt_records.iter().filter(|(job, _)| is_served(job)) {
-        corrupt.get_or_create(&job_labels(job)).set(*count as i64);
-    }
-    let help = "Corrupt records that were left out";
-    registry.register("corrupt_records", help, corrupt);
+    let corrupt = report.ranks.iter().map(|RankReport { job, .. }| {
+        (job_labels(job), report.corrupt_records.get(job).copied().unwrap_or(0))
+    });
+    page::gauges(registry, ("corrupt_records", "Corrupt records that were left out"), corrupt);
     let timed = [
         ("session_age", "Time since the coordinator last confirmed the session", report.confirmed),
         (
@@ -156,16 +150,6 @@ fn of_worker(registry: &mut Registry, report: &WorkerReport) {
         metric.set(time.as_secs_f64());
         registry.register_with_unit(name, help, Unit::Seconds, metric);
     }
-}
-
-fn gauge(value: u64) -> Gauge {
-    let gauge = Gauge::default();
-    gauge.set(value as i64);
-    gauge
-}
-
-fn seconds(us: u64) -> f64 {
-    us as f64 / 1e6
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use shardfeed_socket::{Allow, ListenOptions};
 use shardfeed_source::{CacheChoice, CacheOptions, DataRoots, LoadError, OpenLogs, SharedIndex};
 
 use super::runtime::runtime;
-use super::{Stop, config, manager, pages};
+use super::{Stop, config, manager, measures};
 use crate::cluster::Client;
 use crate::cluster::access::exchange;
 use crate::cluster::secret::{Secret, warn_of_open_files};
@@ -145,7 +145,7 @@ pub(crate) fn start(WorkerStartArgs { config, flags }: &WorkerStartArgs) -> Resu
             move || view.dead()
         });
         match config.http {
-            Some(address) => pages::serve(address, view.clone()).await.map(Some),
+            Some(address) => measures::serve(address, view.clone()).await.map(Some),
             None => Ok(None),
         }
     })?;

@@ -26,6 +26,7 @@ mod views;
 
 #[doc(hidden)]
 pub mod limits;
+pub mod page;
 
 pub use config::{CoordinatorOptions, InvalidOption};
 pub use error::StartError;

@@ -3,14 +3,10 @@
 //! processes. Labels are jobs, ranks, states and sources of mixtures, never shards, all bounded.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::Registry;
 use shardfeed_proto::common::v1::{Account, Spent};
 use shardfeed_proto::coordinator::v1::get_epoch_map_response::Cell;
 use shardfeed_scheduler::{Generation, Hold, Job, JobPhase, LeaseRef, State};
@@ -19,6 +15,7 @@ use tokio::time::Instant;
 use crate::leader::core::{Core, Live};
 use crate::leader::shard_counts::Counted;
 use crate::metrics::Metrics;
+use crate::page::{self, Labels, job_labels, rank_labels};
 
 /// Maximum jobs that have lines: those that started last.
 const JOBS_MAX: usize = 64;
@@ -76,20 +73,6 @@ struct DoubtSeen {
     /// Time until the policy decides, if only samples in doubt are awaited and the job is not held.
     decides: Option<Duration>,
 }
-
-/// Names and values of labels.
-type Labels<const N: usize> = [(&'static str, String); N];
-
-fn job_labels(job: &str) -> Labels<1> {
-    [("job", job.to_owned())]
-}
-
-fn rank_labels(job: &str, rank: u64) -> Labels<2> {
-    [("job", job.to_owned()), ("rank", rank.to_string())]
-}
-
-type Seconds<const N: usize> = Family<Labels<N>, Counter<f64, AtomicU64>>;
-type Time<const N: usize> = Family<Labels<N>, Gauge<f64, AtomicU64>>;
 
 /// Returns the names of running jobs, at most `most`, latest start first. Empty if another leads.
 pub(crate) fn running(core: &Core, most: usize) -> Vec<String> {
@@ -217,12 +200,11 @@ pub(crate) fn page(metrics: &Metrics, jobs: &RunningJobs, process: &str) -> Stri
     of_jobs(registry.sub_registry_with_prefix("job"), &jobs.jobs);
     of_sources(registry.sub_registry_with_prefix("job"), &jobs.sources);
     of_doubts(registry.sub_registry_with_prefix("job"), &jobs.doubts);
-    let phases = Family::<Labels<1>, Gauge>::default();
-    for phase in JobPhase::ALL {
+    let phases = JobPhase::ALL.map(|phase| {
         let count = jobs.phases.get(&phase).copied().unwrap_or_default();
-        phases.get_or_create(&[("phase", format!("{phase:?}"))]).set(count as i64);
-    }
-    registry.register("jobs", "Jobs by phase", phases);
+        ([("phase", format!("{phase:?}"))], count)
+    });
+    page::gauges(&mut registry, ("jobs", "Jobs by phase"), phases);
     let coordinator = registry.sub_registry_with_prefix("coordinator");
     let left_out = [
         ("jobs_left_out", "Running jobs that have no lines: too many run", jobs.jobs_left_out),
@@ -234,9 +216,7 @@ pub(crate) fn page(metrics: &Metrics, jobs: &RunningJobs, process: &str) -> Stri
         ),
     ];
     for (name, help, count) in left_out {
-        let gauge = Gauge::<i64>::default();
-        gauge.set(count as i64);
-        coordinator.register(name, help, gauge);
+        page::gauge(coordinator, (name, help, None), count as u64);
     }
     let mut text = String::new();
     // Writing to a string cannot fail.
@@ -248,102 +228,79 @@ pub(crate) fn page(metrics: &Metrics, jobs: &RunningJobs, process: &str) -> Stri
 }
 
 fn of_ranks(registry: &mut Registry, ranks: &[RankSeen]) {
-    let (wait, work) = (Seconds::<2>::default(), Seconds::<2>::default());
-    let waiting = Time::<2>::default();
-    let number = Family::<Labels<2>, Gauge>::default;
-    let (epoch, step) = (number(), number());
-    for RankSeen { labels, epoch: at_epoch, step: at_step, account } in ranks {
-        epoch.get_or_create(labels).set(*at_epoch as i64);
-        step.get_or_create(labels).set(*at_step as i64);
-        let Some(Account { since_start, waiting_us, .. }) = account else { continue };
-        let Spent { wait_us, work_us, .. } = since_start.unwrap_or_default();
-        wait.get_or_create(labels).inc_by(seconds(wait_us));
-        work.get_or_create(labels).inc_by(seconds(work_us));
-        if let Some(us) = waiting_us {
-            waiting.get_or_create(labels).set(seconds(*us));
-        }
-    }
-    let job = registry.sub_registry_with_prefix("job_rank");
+    let registry = registry.sub_registry_with_prefix("job_rank");
+    let spent = |us: fn(&Spent) -> u64| {
+        let told = ranks.iter().filter_map(|rank| Some((rank, rank.account.as_ref()?)));
+        told.map(move |(rank, account)| {
+            (rank.labels.clone(), us(&account.since_start.unwrap_or_default()))
+        })
+    };
     let help = "Time that the trainer waited for batches, from any reader";
-    job.register_with_unit("wait", help, Unit::Seconds, wait);
-    job.register_with_unit("work", "Time that the trainer worked", Unit::Seconds, work);
+    page::time_counters(registry, ("wait", help), spent(|spent| spent.wait_us));
+    let help = "Time that the trainer worked";
+    page::time_counters(registry, ("work", help), spent(|spent| spent.work_us));
+    let waiting = ranks.iter().filter_map(|rank| {
+        let us = rank.account.as_ref()?.waiting_us?;
+        Some((rank.labels.clone(), page::seconds(us)))
+    });
     let help = "How long the trainer had waited for its next batch at the last report";
-    job.register_with_unit("waiting", help, Unit::Seconds, waiting);
-    job.register("epoch", "Epoch of the first step that was not consumed", epoch);
-    job.register("step", "First step of the epoch that was not consumed", step);
+    page::times(registry, ("waiting", help), waiting);
+    let number =
+        |of: fn(&RankSeen) -> u64| ranks.iter().map(move |rank| (rank.labels.clone(), of(rank)));
+    let help = "Epoch of the first step that was not consumed";
+    page::gauges(registry, ("epoch", help), number(|rank| rank.epoch));
+    let help = "First step of the epoch that was not consumed";
+    page::gauges(registry, ("step", help), number(|rank| rank.step));
 }
 
 fn of_jobs(registry: &mut Registry, jobs: &[JobSeen]) {
-    let number = Family::<Labels<1>, Gauge>::default;
-    let (epoch, leases, paused) = (number(), number(), number());
-    let (corrupt, returns) = (number(), number());
-    let idle = Time::<1>::default();
-    let shards = Family::<Labels<2>, Gauge>::default();
-    for seen in jobs {
-        let labels = job_labels(&seen.job);
-        epoch.get_or_create(&labels).set(seen.epoch as i64);
-        leases.get_or_create(&labels).set(seen.leases as i64);
-        paused.get_or_create(&labels).set(seen.is_paused.into());
-        corrupt.get_or_create(&labels).set(seen.corrupt_records as i64);
-        returns.get_or_create(&labels).set(seen.returns as i64);
-        if let Some(age) = seen.idle {
-            idle.get_or_create(&labels).set(age.as_secs_f64());
-        }
-        for (state, count) in seen.shards.iter().flat_map(by_state) {
-            let labels = [("job", seen.job.clone()), ("state", state.to_owned())];
-            shards.get_or_create(&labels).set(count as i64);
-        }
-    }
-    let help = "Time since a rank of it last consumed a batch";
-    registry.register_with_unit("idle", help, Unit::Seconds, idle);
+    let idle = jobs.iter().filter_map(|seen| {
+        let age = seen.idle?;
+        Some((job_labels(&seen.job), age.as_secs_f64()))
+    });
+    page::times(registry, ("idle", "Time since a rank of it last consumed a batch"), idle);
+    let shards = jobs.iter().flat_map(|seen| {
+        seen.shards
+            .iter()
+            .flat_map(by_state)
+            .map(|(state, count)| ([("job", seen.job.clone()), ("state", state.to_owned())], count))
+    });
     let help = "Shards by state, of the first epoch that some rank has not left; of the 8 jobs that began last";
-    registry.register("epoch_shards", help, shards);
-    let gauges = [
-        ("epoch", "First epoch that some rank has not left", epoch),
-        ("leases", "Ranks that a live session serves", leases),
-        ("paused", "1 while the job is paused", paused),
-        ("corrupt_records", "Corrupt records that were left out", corrupt),
-        (
-            "returns",
-            "Parts of ranks' lists that came back for others, in the epochs that are kept",
-            returns,
-        ),
-    ];
-    for (name, help, gauge) in gauges {
-        registry.register(name, help, gauge);
-    }
+    page::gauges(registry, ("epoch_shards", help), shards);
+    let mut number = |name, help, of: fn(&JobSeen) -> u64| {
+        let lines = jobs.iter().map(|seen| (job_labels(&seen.job), of(seen)));
+        page::gauges(registry, (name, help), lines);
+    };
+    number("epoch", "First epoch that some rank has not left", |seen| seen.epoch);
+    number("leases", "Ranks that a live session serves", |seen| seen.leases);
+    number("paused", "1 while the job is paused", |seen| seen.is_paused.into());
+    number("corrupt_records", "Corrupt records that were left out", |seen| seen.corrupt_records);
+    let help = "Parts of ranks' lists that came back for others, in the epochs that are kept";
+    number("returns", help, |seen| seen.returns);
 }
 
 fn of_sources(registry: &mut Registry, sources: &[(Labels<2>, u64)]) {
-    let delivered = Family::<Labels<2>, Gauge>::default();
-    for (labels, samples) in sources {
-        delivered.get_or_create(labels).set(*samples as i64);
-    }
     let help = "Delivered samples of a source of the mixture, of the first epoch that some rank has not left; of the 8 jobs that began last";
-    registry.register("source_samples", help, delivered);
+    page::gauges(registry, ("source_samples", help), sources.iter().cloned());
 }
 
 fn of_doubts(registry: &mut Registry, doubts: &[DoubtSeen]) {
-    let samples = Family::<Labels<2>, Gauge>::default();
-    let (since, decides) = (Time::<2>::default(), Time::<1>::default());
-    let mut left = RANKS_MAX;
-    for DoubtSeen { job, ranks, decides: decides_in } in doubts {
-        for (&rank, (count, age)) in ranks.iter().take(left) {
-            let labels = rank_labels(job, rank);
-            samples.get_or_create(&labels).set(*count as i64);
-            since.get_or_create(&labels).set(age.as_secs_f64());
-        }
-        left = left.saturating_sub(ranks.len());
-        if let Some(time) = decides_in {
-            decides.get_or_create(&job_labels(job)).set(time.as_secs_f64());
-        }
-    }
+    let ranks = doubts.iter().flat_map(|doubt| {
+        doubt.ranks.iter().map(|(rank, of)| (rank_labels(&doubt.job, *rank), *of))
+    });
+    let ranks = ranks.take(RANKS_MAX);
     let help = "Samples in doubt: the rank's trainer is gone and may have consumed them";
-    registry.register("rank_in_doubt_samples", help, samples);
+    let samples = ranks.clone().map(|(labels, (samples, _))| (labels, samples));
+    page::gauges(registry, ("rank_in_doubt_samples", help), samples);
     let help = "How long samples of the rank have been in doubt";
-    registry.register_with_unit("rank_in_doubt", help, Unit::Seconds, since);
+    let since = ranks.map(|(labels, (_, age))| (labels, age.as_secs_f64()));
+    page::times(registry, ("rank_in_doubt", help), since);
     let help = "Time until in_doubt= decides, while an epoch waits only for samples in doubt";
-    registry.register_with_unit("in_doubt_decides", help, Unit::Seconds, decides);
+    let decides = doubts.iter().filter_map(|doubt| {
+        let time = doubt.decides?;
+        Some((job_labels(&doubt.job), time.as_secs_f64()))
+    });
+    page::times(registry, ("in_doubt_decides", help), decides);
 }
 
 fn by_state(cell: &Cell) -> [(&'static str, u64); 5] {
@@ -354,10 +311,6 @@ fn by_state(cell: &Cell) -> [(&'static str, u64); 5] {
         ("Done", cell.done),
         ("Skipped", cell.skipped),
     ]
-}
-
-fn seconds(us: u64) -> f64 {
-    us as f64 / 1e6
 }
 
 /// Returns a job of one rank, in which every metric with labels has a line.
