@@ -2,7 +2,10 @@
 
 use std::fmt;
 
+use shardfeed_plan::PlanError;
+
 use crate::common::v1::{Error as Wire, ErrorKind};
+use crate::job::InvalidMessage;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WireError {
@@ -50,3 +53,23 @@ impl fmt::Display for WireError {
 }
 
 impl std::error::Error for WireError {}
+
+impl From<PlanError> for WireError {
+    fn from(error: PlanError) -> Self {
+        let kind = match error {
+            PlanError::NoSuchStep { .. } | PlanError::NoSuchSample { .. } => ErrorKind::NotFound,
+            PlanError::OtherOrderVersion { .. } => ErrorKind::Identity,
+            _ => ErrorKind::Invalid,
+        };
+        Self::new(kind, error.to_string())
+    }
+}
+
+impl From<InvalidMessage> for WireError {
+    fn from(error: InvalidMessage) -> Self {
+        match error {
+            InvalidMessage::Plan(error @ PlanError::OtherOrderVersion { .. }) => error.into(),
+            _ => Self::new(ErrorKind::Invalid, error.to_string()),
+        }
+    }
+}

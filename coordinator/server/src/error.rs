@@ -4,8 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use shardfeed_plan::PlanError;
-use shardfeed_proto::{ErrorKind, InvalidMessage, WireError};
+use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_raft::{ChangeError, OpenError, Peer, PeerError, ProposeError};
 use shardfeed_scheduler::{Failure, Refusal};
 use shardfeed_tls::TlsError;
@@ -151,22 +150,6 @@ pub(crate) fn not_found(message: impl Into<String>) -> WireError {
 
 pub(crate) fn retry(message: impl Into<String>) -> WireError {
     WireError::new(ErrorKind::Retry, message)
-}
-
-pub(crate) fn invalid_message(error: &InvalidMessage) -> WireError {
-    match error {
-        InvalidMessage::Plan(error @ PlanError::OtherOrderVersion { .. }) => plan(error),
-        _ => invalid(error.to_string()),
-    }
-}
-
-pub(crate) fn plan(error: &PlanError) -> WireError {
-    let kind = match error {
-        PlanError::NoSuchStep { .. } | PlanError::NoSuchSample { .. } => ErrorKind::NotFound,
-        PlanError::OtherOrderVersion { .. } => ErrorKind::Identity,
-        _ => ErrorKind::Invalid,
-    };
-    WireError::new(kind, error.to_string())
 }
 
 /// Returns the error for a task of ours that died: a bug.

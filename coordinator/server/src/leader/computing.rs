@@ -112,9 +112,9 @@ impl Order {
         if let Some(known) = core.plans.known_groups(shuffle, epoch) {
             return Ok(known);
         }
-        let line = core.plans.line(&*self.manifest(core)?, &self.identity, Mode::Dynamic, epoch);
-        let groups = line.and_then(|line| Groups::new(line, shuffle.clone(), epoch));
-        let groups = groups.map_err(|error| error::plan(&error))?;
+        let manifest = self.manifest(core)?;
+        let line = core.plans.line(&manifest, &self.identity, Mode::Dynamic, epoch)?;
+        let groups = Groups::new(line, shuffle.clone(), epoch)?;
         Ok(core.plans.groups.keep((shuffle.clone(), epoch), groups))
     }
 
@@ -126,11 +126,9 @@ impl Order {
             return self.mixture(*digest)?.plan(core, &self.identity, of);
         }
         let manifest = self.manifest(core)?;
-        let line = core.plans.line(&manifest, &self.identity, Mode::Deterministic, *epoch);
-        let plan = line.and_then(|line| {
-            EpochPlan::new(line, shuffle.clone(), *epoch, (*tail, *limit), segments, *world_size)
-        });
-        plan.map_err(|error| error::plan(&error))
+        let line = core.plans.line(&manifest, &self.identity, Mode::Deterministic, *epoch)?;
+        let rules = (*tail, *limit);
+        Ok(EpochPlan::new(line, shuffle.clone(), *epoch, rules, segments, *world_size)?)
     }
 }
 

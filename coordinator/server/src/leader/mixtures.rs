@@ -9,7 +9,7 @@ use shardfeed_plan::{
 };
 use shardfeed_scheduler::{Job, State};
 
-use crate::error::{self, Result, invalid, not_found};
+use crate::error::{Result, invalid, not_found};
 use crate::leader::core::Core;
 use crate::leader::plans::EpochOf;
 
@@ -92,18 +92,17 @@ impl MixtureOrder {
     }
 
     fn numbers(&self) -> Result<Mixture> {
-        self.mixture.mixture().map_err(|error| error::plan(&PlanError::from(error)))
+        Ok(self.mixture.mixture().map_err(PlanError::from)?)
     }
 
     /// Returns the plan of an epoch. Slow to compute; blocks on the disk.
     pub(super) fn plan(&self, core: &Core, job: &JobIdentity, of: &EpochOf) -> Result<EpochPlan> {
-        let failed = |error: PlanError| error::plan(&error);
-        job.check_order().map_err(failed)?;
+        job.check_order()?;
         let (numbers, stage) = (self.numbers()?, self.stage(core, of.epoch)?);
         let epoch = MixtureEpoch::new(&numbers, &stage.sources, &job.shuffle, of.epoch);
-        let epoch = Arc::new(epoch.map_err(|error| failed(error.into()))?);
+        let epoch = Arc::new(epoch.map_err(PlanError::from)?);
         let rules = (job.tail, of.limit);
-        EpochPlan::of_mixture(epoch, rules, &of.segments, of.world_size).map_err(failed)
+        Ok(EpochPlan::of_mixture(epoch, rules, &of.segments, of.world_size)?)
     }
 
     /// Returns the sources of the stage of an epoch. Blocks on the disk.
@@ -122,8 +121,7 @@ impl MixtureOrder {
         let (mut sources, mut shards, mut places) = (vec![], vec![], vec![]);
         for (version, VersionManifest { content, chunks, shards: of_versions }) in versions {
             let manifest = core.manifests.get(&core.chunks, *content, chunks)?;
-            let source = Source::new(&version.name, manifest.counts());
-            let source = source.map_err(|error| error::plan(&PlanError::from(error)))?;
+            let source = Source::new(&version.name, manifest.counts()).map_err(PlanError::from)?;
             sources.push(Arc::new(source));
             let (first, of_versions) = (shards.len() as u32, of_versions.clone());
             places.push(SourceShards { of_versions, first, dataset: version.dataset.clone() });

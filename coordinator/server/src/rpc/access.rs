@@ -1,13 +1,12 @@
 //! Calls about access tokens and the audit.
 
 use shardfeed_proto::coordinator::v1 as wire;
-use shardfeed_proto::{ErrorKind, WireError};
+use shardfeed_proto::{ErrorKind, WireError, digest_from};
 use shardfeed_scheduler::{
     AccessRole, AccessToken, Change, CreateAccess, ExchangeAccess, Unusable,
 };
 
 use super::audit::{AUDIT_FOLDER, ENTRIES_MAX};
-use super::checks::digest;
 use super::serve::Call;
 use super::who::{self, denied};
 use crate::error::{Result, invalid};
@@ -25,7 +24,7 @@ pub(super) async fn create_access(
     let wire::CreateAccessRequest {
         id, digest: bytes, name, role, jobs, ttl_ms, join_ttl_ms, ..
     } = request;
-    let digest = digest("digest", &bytes)?;
+    let digest = digest_from("digest", &bytes)?;
     check_id(&id)?;
     let role = role_of(&role)?;
     let create = CreateAccess { id, digest, name, role, jobs, ttl_ms, join_ttl_ms };
@@ -52,7 +51,7 @@ pub(super) async fn exchange_access(
 ) -> Result<wire::ExchangeAccessResponse> {
     let Call { core, caller, request } = call;
     let wire::ExchangeAccessRequest { id, digest: bytes, name, .. } = request;
-    let digest = digest("digest", &bytes)?;
+    let digest = digest_from("digest", &bytes)?;
     check_id(&id)?;
     let (Some(join), Some(role)) = (caller.who.token.clone(), caller.who.role) else {
         return Err(denied("a join token is exchanged by showing it; give --token-file FILE"));

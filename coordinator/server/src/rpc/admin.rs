@@ -17,7 +17,7 @@ use tonic::Status;
 use super::access::{
     create_access, exchange_access, list_access, list_audit, revoke_access, who_am_i,
 };
-use super::checks::digest;
+use super::checks::optional_digest;
 use super::context::Caller;
 use super::files::{FILES_PREFIX, name_of};
 use super::guard::Object;
@@ -287,10 +287,7 @@ async fn add_dataset(call: Call<wire::AddDatasetRequest>) -> Result<wire::AddDat
         "" => Corrupt::Error,
         text => text.parse().map_err(invalid)?,
     };
-    let program = match &program[..] {
-        [] => None,
-        program => Some(digest("program", program)?),
-    };
+    let program = optional_digest("program", &program)?;
     let mut add = AddDataset { name, patterns, compression, corrupt, listing: None, program };
     if let Some(listing) = listing {
         let parts = parts_from(listing.parts)?;

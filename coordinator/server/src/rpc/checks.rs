@@ -14,8 +14,9 @@ pub(crate) fn check_len(field: &'static str, len: usize, most: usize) -> Result<
     }
 }
 
-pub(crate) fn digest(field: &'static str, bytes: &[u8]) -> Result<Digest> {
-    digest_from(field, bytes).map_err(|error| invalid(error.to_string()))
+/// Returns a digest; `None` for a field without bytes.
+pub(crate) fn optional_digest(field: &'static str, bytes: &[u8]) -> Result<Option<Digest>> {
+    Ok((!bytes.is_empty()).then(|| digest_from(field, bytes)).transpose()?)
 }
 
 /// Returns the error for an answer of another kind: the request id was used for another command.

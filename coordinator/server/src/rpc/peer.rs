@@ -8,10 +8,9 @@ use shardfeed_proto::coordinator::v1::{
     ExchangeRequest, ExchangeResponse, IntroduceRequest, IntroduceResponse, PullChunkRequest,
     PullChunkResponse, PushChunkRequest, PushChunkResponse,
 };
-use shardfeed_proto::{ErrorKind, PEER_PROTOCOL, WireError};
+use shardfeed_proto::{ErrorKind, PEER_PROTOCOL, WireError, digest_from};
 use tonic::{Request, Response, Status};
 
-use super::checks::digest;
 use super::guard::{Seen, check_peer};
 use super::rights::Rpc;
 use super::serve::outcome_of;
@@ -105,7 +104,7 @@ async fn push_chunk(front: &Front, request: PushChunkRequest) -> Result<PushChun
 
 async fn pull_chunk(front: &Front, request: PullChunkRequest) -> Result<PullChunkResponse> {
     let core = named(front, &request.cluster_id)?;
-    let digest = digest("digest", &request.digest)?;
+    let digest = digest_from("digest", &request.digest)?;
     let read = move |core: &Core| match core.chunks.read(&digest) {
         Ok(content) => Ok(Some(content)),
         Err(error @ ChunkStoreError::Io { .. }) => Err(error.into()),

@@ -9,11 +9,11 @@ use shardfeed_plan::{
 use shardfeed_proto::common::v1::{Balance, RecordSpec};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::{
-    RECORD_SPEC_CHUNKS_MAX, WireError, identity_from, mixture_from, record_spec_digest,
+    RECORD_SPEC_CHUNKS_MAX, WireError, digest_from, identity_from, mixture_from, record_spec_digest,
 };
 use shardfeed_scheduler::{Refusal, RegisterJob};
 
-use super::checks::{check_len, digest};
+use super::checks::check_len;
 use super::context::Caller;
 use super::scans::propose_holding;
 use super::serve::Call;
@@ -36,9 +36,8 @@ pub(super) async fn register_job(
         mixture,
         ..
     } = request;
-    let mixture = mixture.map(mixture_from).transpose();
-    let mixture = mixture.map_err(|error| error::invalid_message(&error))?;
-    let identity = identity_from(identity).map_err(|error| error::invalid_message(&error))?;
+    let mixture = mixture.map(mixture_from).transpose()?;
+    let identity = identity_from(identity)?;
     let known = core.read(|state| {
         let job = state.job(&name)?;
         Some(RegisteredJob {
@@ -71,8 +70,8 @@ pub(super) async fn register_job(
         return propose(&core, caller, register, digest_of_mixture).await;
     }
     check_len("record_spec_chunks", record_spec_chunks.len(), RECORD_SPEC_CHUNKS_MAX)?;
-    let chunks = record_spec_chunks.iter().map(|chunk| digest("record_spec_chunks", chunk));
-    let chunks = chunks.collect::<Result<Vec<Digest>>>()?;
+    let chunks = record_spec_chunks.iter().map(|chunk| digest_from("record_spec_chunks", chunk));
+    let chunks = chunks.collect::<Result<Vec<Digest>, _>>()?;
     if !chunk.is_empty() {
         if !chunks.contains(&Digest::of_parts([chunk.as_slice()])) {
             return Err(invalid("`chunk` is none of `record_spec_chunks`"));
@@ -118,7 +117,7 @@ pub(super) async fn register_job(
 pub(super) fn check_order(core: &Core, name: &str) -> Result<(), WireError> {
     let checked = core.read(|state| state.job(name).map(|job| job.identity.check_order()));
     checked.unwrap_or(Ok(())).map_err(|error| {
-        let WireError { kind, message, .. } = error::plan(&error);
+        let WireError { kind, message, .. } = WireError::from(error);
         WireError::new(kind, format!("job `{name}`: {message}"))
     })
 }

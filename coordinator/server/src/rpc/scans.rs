@@ -6,13 +6,13 @@ use std::sync::Arc;
 use shardfeed_plan::Digest;
 use shardfeed_proto::chunk::{EntriesChunk, ListingChunk};
 use shardfeed_proto::coordinator::v1::{self as wire, report_listing_request, scan_task};
-use shardfeed_proto::{ErrorKind, WireError};
+use shardfeed_proto::{ErrorKind, WireError, digest_from};
 use shardfeed_scheduler::{
     Answer, Change, FailScan, Listing, MAPS_MAX, PARTS_MAX, Part, ReportListing, ReportScan,
     SCANS_TAKEN_MAX, ScanTask, ScanWork, TEXT_BYTES_MAX,
 };
 
-use super::checks::{check_len, digest, unexpected};
+use super::checks::{check_len, unexpected};
 use super::context::Caller;
 use super::files::Matcher;
 use super::serve::Call;
@@ -54,7 +54,7 @@ pub(super) async fn report_listing(
 pub(super) fn parts_from(parts: Vec<report_listing_request::Part>) -> Result<Vec<Part>> {
     check_len("parts", parts.len(), PARTS_MAX)?;
     let part = |part: report_listing_request::Part| {
-        let chunk = digest("chunk", &part.chunk)?;
+        let chunk = digest_from("chunk", &part.chunk)?;
         Ok(Part { chunk, files: part.files, bytes: part.bytes })
     };
     parts.into_iter().map(part).collect()
@@ -79,9 +79,10 @@ pub(super) async fn report_scan(
     let Call { core, caller, request } = call;
     let wire::ReportScanRequest { session, dataset, fencing, part, chunk, records, maps, .. } =
         request;
-    let chunk = digest("chunk", &chunk)?;
+    let chunk = digest_from("chunk", &chunk)?;
     check_len("maps", maps.len(), MAPS_MAX as usize)?;
-    let maps = maps.iter().map(|map| digest("maps", map)).collect::<Result<Vec<Digest>>>()?;
+    let maps =
+        maps.iter().map(|map| digest_from("maps", map)).collect::<Result<Vec<Digest>, _>>()?;
     // Without a listing the state rejects the report, with a reason.
     let listed = core.read(|state| {
         let dataset = state.dataset(&dataset)?;

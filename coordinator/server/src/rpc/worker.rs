@@ -11,7 +11,7 @@ use shardfeed_proto::coordinator::v1::worker_service_server::WorkerService;
 use shardfeed_proto::coordinator::v1::{
     self as wire, Lease, RankProgress, Revocation, ScanProgress, batch_claim_groups_response,
 };
-use shardfeed_proto::{WireError, intent_from, left_out_from, segments_to};
+use shardfeed_proto::{WireError, digest_from, intent_from, left_out_from, segments_to};
 use shardfeed_scheduler::{
     Answer, Change, Claim, Cordon, DoubtPolicy, GRACE_MS_MAX, Held, Hold, InDoubt, JoinSession,
     LeaseRef, LeasedScan, PeerProcess, PoolFacts, RankCursor, Refusal, ReportSkipped, SKIPPED_KEPT,
@@ -19,7 +19,7 @@ use shardfeed_scheduler::{
 };
 use tokio::sync::oneshot;
 
-use super::checks::{check_len, digest, unexpected};
+use super::checks::{check_len, optional_digest, unexpected};
 use super::guard::Object;
 use super::register::{check_order, register_job};
 use super::rights::Rpc;
@@ -234,13 +234,13 @@ async fn put_chunk(call: Call<wire::PutChunkRequest>) -> Result<wire::PutChunkRe
 
 async fn get_chunk(call: Call<wire::GetChunkRequest>) -> Result<wire::GetChunkResponse> {
     let Call { core, request, .. } = call;
-    let digest = digest("digest", &request.digest)?;
+    let digest = digest_from("digest", &request.digest)?;
     Ok(wire::GetChunkResponse { content: copies::get(&core, digest).await? })
 }
 
 async fn start_rank(call: Call<wire::StartRankRequest>) -> Result<wire::StartRankResponse> {
     let Call { core, caller, request } = call;
-    let intent = intent_from(request.intent).map_err(|error| error::invalid_message(&error))?;
+    let intent = intent_from(request.intent)?;
     check_order(&core, &request.job)?;
     // Workers ask the kernel for the identity of a trainer; a trainer's own data proves nothing.
     let peer = request.peer.filter(|_| caller.who.role != Some(shardfeed_tls::Role::Trainer));
@@ -255,12 +255,8 @@ async fn start_rank(call: Call<wire::StartRankRequest>) -> Result<wire::StartRan
         intent,
         left: request.left.map(cursor_from),
         doubt: doubt_policy(request.in_doubt, request.in_doubt_grace_ms)?,
-        mixture: match request.mixture.is_empty() {
-            true => None,
-            false => Some(digest("mixture", &request.mixture)?),
-        },
-        left_out: left_out_from(request.left_out)
-            .map_err(|error| error::invalid_message(&error))?,
+        mixture: optional_digest("mixture", &request.mixture)?,
+        left_out: left_out_from(request.left_out)?,
         peer: peer.map(|wire::Peer { uid, gid, pid }| PeerProcess { uid, gid, pid }),
     };
     core.write_cursors().await;
@@ -314,10 +310,7 @@ async fn report_skipped(
 ) -> Result<wire::ReportSkippedResponse> {
     let Call { core, caller, request } = call;
     let wire::ReportSkippedRequest { session, job, records, mixture, .. } = request;
-    let mixture = match mixture.as_slice() {
-        [] => None,
-        mixture => Some(digest("mixture", mixture)?),
-    };
+    let mixture = optional_digest("mixture", &mixture)?;
     check_len("records", records.len(), SKIPPED_KEPT)?;
     let record = |record: wire::SkippedRecord| {
         let wire::SkippedRecord { shard, ordinal, offset, reason, .. } = record;
@@ -442,7 +435,7 @@ fn report_of(progress: RankProgress) -> Result<RankReport> {
 /// Rejects a position beyond every step. After the last epoch a rank is at the next one.
 fn check_step(epoch: u64, step: u64) -> Result<()> {
     if epoch > EPOCHS {
-        return Err(error::plan(&PlanError::NoSuchEpoch { epoch }));
+        return Err(PlanError::NoSuchEpoch { epoch }.into());
     }
     if step > STEP_MAX {
         return Err(invalid(format!("there is no step {step} of epoch {epoch}")));

@@ -10,7 +10,7 @@ use shardfeed_scheduler::Generation;
 use super::Picture;
 use super::granted::{Granted, gone};
 use super::held::each_sample;
-use crate::error::{self, Result};
+use crate::error::Result;
 use crate::leader::core::Core;
 use crate::leader::mixtures::StageSources;
 use crate::leader::plans::EpochOf;
@@ -46,7 +46,7 @@ pub(crate) fn batch(
         if !one && step >= plan.rank_steps(rank) && step < plan.steps() {
             continue;
         }
-        for planned in plan.batch(step, rank).map_err(|error| error::plan(&error))? {
+        for planned in plan.batch(step, rank)? {
             let Planned { portion, mut sample, valid } = planned;
             if let Some(stage) = &stage {
                 sample.shard = stage.in_stage(portion.source, sample.shard);

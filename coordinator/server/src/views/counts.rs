@@ -3,7 +3,7 @@
 use shardfeed_plan::EpochPlan;
 use shardfeed_scheduler::{Generation, Tally};
 
-use crate::error::{self, Result};
+use crate::error::Result;
 use crate::leader::plans::EpochOf;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,7 +28,7 @@ impl Counts {
     pub(super) fn of_plan(of: &Generation, plan: &EpochPlan, steps: &[u64]) -> Result<Self> {
         // They are before the generation's origin, so that all ranks are beyond them.
         let left_out = of.left_out_of(plan.epoch()).samples(&of.origin.segments);
-        let consumed = plan.delivered_before(steps).map_err(|error| error::plan(&error))?;
+        let consumed = plan.delivered_before(steps)?;
         Ok(Self {
             total: plan.samples(),
             delivered: consumed.saturating_sub(left_out),
@@ -66,10 +66,9 @@ pub(super) struct ByShard {
 impl ByShard {
     /// Returns those of an epoch's plan, up to the ranks' `steps`. Slow to compute.
     pub(super) fn of_plan(of: &EpochOf, plan: &EpochPlan, steps: &[u64]) -> Result<Self> {
-        let failed = |error| error::plan(&error);
-        let mut delivered = plan.delivered_by_shard(steps).map_err(failed)?;
-        let dropped = plan.dropped_by_shard().map_err(failed)?;
-        let left_out = plan.left_out_by_shard(&of.left_out).map_err(failed)?;
+        let mut delivered = plan.delivered_by_shard(steps)?;
+        let dropped = plan.dropped_by_shard()?;
+        let left_out = plan.left_out_by_shard(&of.left_out)?;
         // These steps are before the generation's origin, so that all ranks are beyond them.
         for (delivered, left_out) in delivered.iter_mut().zip(&left_out) {
             *delivered = delivered.saturating_sub(*left_out);
@@ -83,7 +82,7 @@ impl ByShard {
 pub(super) fn of_rank(of: &EpochOf, plan: &EpochPlan, rank: u64, step: u64) -> Result<Vec<u64>> {
     let before = |step: u64| {
         let steps = (0..of.world_size).map(|of| if of == rank { step } else { 0 });
-        plan.delivered_by_source(&steps.collect::<Vec<_>>()).map_err(|error| error::plan(&error))
+        plan.delivered_by_source(&steps.collect::<Vec<_>>())
     };
     let mut counts = before(step)?;
     for (first, end) in of.left_out.ranges() {

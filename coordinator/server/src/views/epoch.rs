@@ -131,11 +131,7 @@ fn open_epoch(
         (counts, skipped, granted.waiting_for(&counts).take(WAITING_NAMED_MAX).collect())
     } else {
         let plan = picture.order.plan(core, &of)?;
-        // An epoch before the current generation is requested by number: it counts as left.
-        let steps = match generation.number == picture.generation.number {
-            true => steps_in(&plan, cursors),
-            false => vec![plan.steps(); generation.world_size as usize],
-        };
+        let steps = steps_in(picture, generation, &plan, cursors);
         let skipped = picture.skipped_in(core, &of, (&plan, &steps))?;
         if is_only {
             sources = of_sources(core, picture, &of, (&plan, &steps))?;
@@ -219,7 +215,16 @@ fn policy(picture: &Picture, generation: &Generation) -> i32 {
 }
 
 /// Returns for each rank the first step of the plan's epoch that it has not consumed.
-pub(super) fn steps_in(plan: &EpochPlan, cursors: &[RankCursor]) -> Vec<u64> {
+pub(super) fn steps_in(
+    picture: &Picture,
+    generation: &Generation,
+    plan: &EpochPlan,
+    cursors: &[RankCursor],
+) -> Vec<u64> {
+    // An epoch before the current generation is requested by number: it counts as left.
+    if generation.number != picture.generation.number {
+        return vec![plan.steps(); generation.world_size as usize];
+    }
     let step = |cursor: &RankCursor| match cursor.epoch.cmp(&plan.epoch()) {
         std::cmp::Ordering::Less => 0,
         std::cmp::Ordering::Equal => cursor.step.min(plan.steps()),

@@ -8,7 +8,7 @@ use shardfeed_plan::{Manifest, Sample};
 use shardfeed_scheduler::Pool;
 
 use super::granted::Granted;
-use crate::error::{self, Result};
+use crate::error::Result;
 
 /// Maximum samples of partly consumed groups that are looked up one by one for one list: several
 /// seconds of work. Shards of further groups are counted in proportion.
@@ -207,7 +207,7 @@ pub(super) fn each_sample(
         let Some(block) = blocks.next() else {
             break;
         };
-        let block = block.map_err(|error| error::plan(&error))?;
+        let block = block?;
         let to = piece.to.min(block.outputs.end);
         let places = (at - block.outputs.start) as usize..(to - block.outputs.start) as usize;
         block.sources[places].iter().for_each(|input| each(lane.input(*input)));

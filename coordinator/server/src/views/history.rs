@@ -7,7 +7,7 @@ use shardfeed_proto::coordinator::v1::{GetShardHistoryResponse, ShardReturn, Ten
 use shardfeed_scheduler::{Generation, PastLease, Rank, SessionId, State};
 
 use super::{name_of, no_job};
-use crate::error::{self, Result, not_found};
+use crate::error::{Result, not_found};
 use crate::leader::core::Core;
 use crate::leader::plans::{EpochOf, Order};
 
@@ -92,8 +92,7 @@ impl Past {
             let ranks = match self.order.identity.is_dynamic() {
                 true => self.granted(core, (generation, epoch), ordinal, &mut history)?,
                 false => {
-                    let ranks = self.order.plan(core, &of)?.ranks_of_shards();
-                    let ranks = ranks.map_err(|error| error::plan(&error))?;
+                    let ranks = self.order.plan(core, &of)?.ranks_of_shards()?;
                     ranks.of(ordinal).into_iter().flatten().collect()
                 }
             };

@@ -17,7 +17,7 @@ use super::counts::ByShard;
 use super::epoch::steps_in;
 use super::granted::{Granted, gone};
 use super::held::GroupHolders;
-use crate::error::{self, Result};
+use crate::error::Result;
 use crate::leader::core::Core;
 use crate::leader::mixtures::StageSources;
 
@@ -133,15 +133,10 @@ fn planned(
 ) -> Result<(bool, ShardReaders)> {
     let (generation, of) = picture.epoch_of(epoch)?;
     let plan = picture.order.plan(core, &of)?;
-    let steps = match generation.number == picture.generation.number {
-        true => steps_in(&plan, cursors),
-        false => vec![plan.steps(); generation.world_size as usize],
-    };
+    let steps = steps_in(picture, generation, &plan, cursors);
     let over = steps.iter().all(|step| *step == plan.steps());
-    let planned = Planned {
-        counts: ByShard::of_plan(&of, &plan, &steps)?,
-        ranks: plan.ranks_of_shards().map_err(|error| error::plan(&error))?,
-    };
+    let planned =
+        Planned { counts: ByShard::of_plan(&of, &plan, &steps)?, ranks: plan.ranks_of_shards()? };
     Ok((over, ShardReaders::Planned(planned)))
 }
 
@@ -205,86 +200,71 @@ impl Shards {
 
     fn shard(&self, shard: usize) -> Shard {
         match &self.parts {
-            ShardReaders::Planned(planned) => self.planned_shard(shard, planned),
-            ShardReaders::Granted(held, _) => self.granted_shard(shard, held),
+            ShardReaders::Planned(planned) => {
+                let [ranks, further] = planned.ranks.of(shard);
+                let ByShard { delivered, dropped, left_out } = &planned.counts;
+                let count = |counts: &[u64]| counts.get(shard).copied().unwrap_or(0);
+                let never = count(dropped) + count(left_out);
+                let readers = ranks.clone().chain(further.clone());
+                let shown = self.shown(shard, count(delivered), readers);
+                let state = self.state(&shown, never, false, !shown.workers.is_empty());
+                Shard {
+                    state: state.into(),
+                    first_rank: ranks.start,
+                    last_rank: ranks.end.saturating_sub(1).max(ranks.start),
+                    further_first_rank: (!further.is_empty()).then_some(further.start),
+                    further_last_rank: (!further.is_empty()).then(|| further.end - 1),
+                    ..shown
+                }
+            }
+            ShardReaders::Granted(held, _) => {
+                let holdings = held.holdings(shard);
+                let ranks = holdings.iter().map(|held| held.rank);
+                let shown = self.shown(shard, held.delivered(shard), ranks.clone());
+                let is_begun = holdings.iter().any(|held| held.begun);
+                let state = self.state(&shown, 0, is_begun, !holdings.is_empty());
+                Shard {
+                    state: state.into(),
+                    first_rank: ranks.clone().min().unwrap_or(0),
+                    last_rank: ranks.max().unwrap_or(0),
+                    group: held.group(shard),
+                    ..shown
+                }
+            }
         }
     }
 
-    fn granted_shard(&self, shard: usize, held: &GroupHolders) -> Shard {
+    /// Returns the fields that shards of all jobs have alike.
+    fn shown(&self, shard: usize, done: u64, ranks: impl Iterator<Item = u64> + Clone) -> Shard {
         let known = &self.manifest.shards()[shard];
-        let (holdings, done) = (held.holdings(shard), held.delivered(shard));
-        let is_begun = done > 0 || holdings.iter().any(|held| held.begun) || self.is_read(shard);
-        let state = match (done >= known.records || self.over, is_begun, holdings.is_empty()) {
-            (true, _, _) => ShardState::Done,
-            (false, true, _) => ShardState::Reading,
-            (false, false, false) => ShardState::Leased,
-            (false, false, true) => ShardState::Pending,
-        };
-        let ranks = || holdings.iter().map(|held| held.rank);
-        let stands = ranks().filter(|_| self.current);
+        let stands = ranks.clone().filter(|_| self.current);
         Shard {
             shard: shard as u64,
             path: known.path.clone(),
-            state: state.into(),
             records: known.records,
             records_done: done,
-            first_rank: ranks().min().unwrap_or(0),
-            last_rank: ranks().max().unwrap_or(0),
-            workers: self.workers(ranks()),
+            workers: self.workers(ranks),
             age_ms: stands.filter_map(|rank| self.picture.stands_ms(rank)).min(),
-            group: held.group(shard),
-            further_first_rank: None,
-            further_last_rank: None,
+            ..Shard::default()
         }
     }
 
-    fn planned_shard(&self, shard: usize, planned: &Planned) -> Shard {
-        let known = &self.manifest.shards()[shard];
-        let [ranks, further] = planned.ranks.of(shard);
-        let all = || ranks.clone().chain(further.clone());
-        let ByShard { delivered, dropped, left_out } = &planned.counts;
-        let count = |counts: &[u64]| counts.get(shard).copied().unwrap_or(0);
-        let done = count(delivered);
-        let workers = self.workers(all());
-        let never = count(dropped) + count(left_out);
-        let state = self.state(shard, (known.records, never), done, !workers.is_empty());
-        let stands = all().filter(|_| self.current);
-        Shard {
-            shard: shard as u64,
-            path: known.path.clone(),
-            state: state.into(),
-            records: known.records,
-            records_done: done,
-            first_rank: ranks.start,
-            last_rank: ranks.end.saturating_sub(1).max(ranks.start),
-            workers,
-            age_ms: stands.filter_map(|rank| self.picture.stands_ms(rank)).min(),
-            group: None,
-            further_first_rank: (!further.is_empty()).then_some(further.start),
-            further_last_rank: (!further.is_empty()).then(|| further.end - 1),
-        }
-    }
-
-    fn state(
-        &self,
-        shard: usize,
-        (records, never): (u64, u64),
-        done: u64,
-        served: bool,
-    ) -> ShardState {
+    /// - `never`: records that the epoch does not deliver.
+    fn state(&self, shown: &Shard, never: u64, is_begun: bool, is_leased: bool) -> ShardState {
+        let Shard { shard, records, records_done: done, .. } = *shown;
         let deliverable = records.saturating_sub(never);
         if records == 0 || self.over || deliverable > 0 && done >= deliverable {
             ShardState::Done
-        } else if done > 0 || self.is_read(shard) {
+        } else if done > 0 || is_begun || self.is_read(shard) {
             ShardState::Reading
-        } else if served {
+        } else if is_leased {
             ShardState::Leased
         } else {
             ShardState::Pending
         }
     }
 
-    fn is_read(&self, shard: usize) -> bool {
+    fn is_read(&self, shard: u64) -> bool {
         u32::try_from(shard).is_ok_and(|shard| self.reading.contains(&shard))
     }
 

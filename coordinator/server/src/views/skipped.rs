@@ -8,7 +8,7 @@ use shardfeed_scheduler::SkippedRecord;
 
 use super::Picture;
 use super::granted::Granted;
-use crate::error::{self, Result};
+use crate::error::Result;
 use crate::leader::core::Core;
 use crate::leader::mixtures::StageSources;
 use crate::leader::plans::EpochOf;
@@ -126,8 +126,7 @@ impl Picture {
         let consumed = granted.consumed_pieces();
         let mut known = Permutations::default();
         self.skipped_where(|sample| {
-            let place = groups.place_with(sample, &mut known);
-            let place = place.map_err(|error| error::plan(&error))?;
+            let place = groups.place_with(sample, &mut known)?;
             Ok(place.is_some_and(|(group, offset)| consumed.contains(group, offset)))
         })
     }
