@@ -47,8 +47,6 @@ pub struct Certificate {
     pub hosts: Vec<String>,
     pub not_before: SystemTime,
     pub not_after: SystemTime,
-    /// True if it may sign other certificates.
-    pub is_authority: bool,
     pub serial: String,
 }
 
@@ -150,13 +148,11 @@ impl Certificate {
         };
         let at =
             |seconds: i64| UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
-        let constraints = parsed.basic_constraints().ok().flatten();
         Ok(Self {
             identity: Identity::of(der),
             hosts: names.iter().filter_map(host).collect(),
             not_before: at(parsed.validity().not_before.timestamp()),
             not_after: at(parsed.validity().not_after.timestamp()),
-            is_authority: constraints.is_some_and(|found| found.value.ca),
             serial: parsed.raw_serial().iter().map(|byte| format!("{byte:02x}")).collect(),
         })
     }

@@ -7,8 +7,7 @@ use shardfeed_host::{Disk, Host};
 use uuid::Uuid;
 
 use crate::error::OpenError;
-use crate::options::NodeOptions;
-use crate::start::StartRole;
+use crate::options::{NodeOptions, StartRole};
 use crate::storage::directory;
 use crate::storage::log::{LogChange, LogStore};
 use crate::storage::record::{Members, Position, Vote};

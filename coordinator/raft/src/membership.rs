@@ -13,11 +13,11 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::consensus::MemberAddress;
 use crate::error::{ChangeError, ProposeError};
-use crate::leadership::{Member, Role};
 use crate::machine::Machine;
 use crate::network::message::{Message, PeerAnswer};
 use crate::network::peers::Peer;
 use crate::node::Node;
+use crate::status::{Member, Role};
 
 /// Maximum lag, in entries behind the leader, of a learner that counts as caught up.
 const CAUGHT_UP_ENTRIES: u64 = 64;

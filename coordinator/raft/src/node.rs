@@ -18,14 +18,13 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::consensus::{Raft, RaftCommand, Receiver, Shared, TypeConfig};
 use crate::error::{ChangeError, OpenError, ProposeError};
-use crate::leadership::Leadership;
 use crate::machine::Machine;
 use crate::network::links::Links;
 use crate::network::message::{Envelope, Message, PeerAnswer};
 use crate::network::peers::{Peer, PeerError, Peers};
 use crate::opening;
 use crate::options::NodeOptions;
-use crate::status::Status;
+use crate::status::{Leadership, Status};
 use crate::storage::committer::Committer;
 use crate::storage::snapshot::SnapshotStore;
 

@@ -15,13 +15,12 @@ use crate::consensus::{
     self, LogAdapter, MachineAdapter, MemberAddress, Network, Raft, Receiver, Shared,
 };
 use crate::error::OpenError;
-use crate::leadership::Leadership;
 use crate::machine::Machine;
 use crate::network::links::Links;
 use crate::network::message::Speaker;
 use crate::node::{Footing, Node, NodeInner};
-use crate::options::NodeOptions;
-use crate::start::StartRole;
+use crate::options::{NodeOptions, StartRole};
+use crate::status::Leadership;
 use crate::storage::committer::{Committer, StopReason};
 use crate::storage::directory::{self, LogOwner, Recovered};
 use crate::storage::log::LogStore;

@@ -11,12 +11,11 @@ use openraft::async_runtime::WatchReceiver;
 use tokio::sync::{Mutex, watch};
 
 use crate::consensus::{self, MemberAddress, Raft};
-use crate::leadership::Leadership;
 use crate::network::links::Links;
 use crate::network::message::{Message, PeerAnswer};
 use crate::network::peers::{Peer, PeerError};
-use crate::options::NodeOptions;
-use crate::start::{Start, StartRole};
+use crate::options::{NodeOptions, Start, StartRole};
+use crate::status::Leadership;
 
 /// Interval between maintenance checks; their findings are rare and not urgent.
 const TEND_EVERY: Duration = Duration::from_millis(500);

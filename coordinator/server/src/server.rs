@@ -38,8 +38,7 @@ use crate::rpc::admin::Admin;
 use crate::rpc::audit::{self, Audit};
 use crate::rpc::guard::{Gate, Seen};
 use crate::rpc::peer::PeerCalls;
-use crate::rpc::serve::MESSAGE_BYTES_MAX;
-use crate::rpc::traced;
+use crate::rpc::serve::{self, MESSAGE_BYTES_MAX};
 use crate::rpc::worker::Workers;
 use crate::storage::chunks::{ChunkStore, ChunkStoreError};
 use crate::storage::copies;
@@ -420,7 +419,7 @@ async fn serve_grpc(front: Arc<Front>, port: Port, stop: watch::Receiver<bool>) 
     let admin = InterceptedService::new(admin, gate(Gate::Known));
     let peers = InterceptedService::new(peers, gate(Gate::Nodes));
     let served = Server::builder()
-        .trace_fn(traced::span)
+        .trace_fn(serve::span)
         .timeout(PEER_CALL_TIME_MAX)
         .concurrency_limit_per_connection(CALLS_PER_CONNECTION)
         .max_concurrent_streams(STREAMS_MAX)

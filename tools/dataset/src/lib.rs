@@ -9,7 +9,6 @@ pub mod progress;
 pub mod size;
 
 pub mod files;
-mod reading;
 pub mod samples;
 mod sidecar;
 pub mod source;

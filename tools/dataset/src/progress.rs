@@ -1,7 +1,9 @@
 //! Progress bars on stderr, if it is a terminal.
 
+use std::io::{self, Read};
+
 use indicatif::{ProgressBar, ProgressStyle};
-use shardfeed_source::{ScanProgress, ScanStage};
+use shardfeed_source::{Found, ScanProgress, ScanStage, StoredFile};
 
 /// Returns a bar over `total` bytes; hidden if stderr is not a terminal.
 pub fn bytes_bar(doing: &'static str, total: u64) -> ProgressBar {
@@ -33,5 +35,29 @@ pub fn of_scan() -> impl FnMut(ScanProgress) -> bool {
             bar.set_position(progress.bytes);
         }
         true
+    }
+}
+
+/// Returns a bar over all bytes of the files.
+pub(crate) fn files_bar(doing: &'static str, found: &Found) -> ProgressBar {
+    let size = |path| std::fs::metadata(found.root.join(path)).map_or(0, |found| found.len());
+    let bytes = match found.stamps.is_empty() {
+        true => found.paths.iter().map(size).sum(),
+        false => found.stamps.iter().map(|stamp| stamp.size_bytes).sum(),
+    };
+    bytes_bar(doing, bytes)
+}
+
+/// A file that reports to the bar how much was read.
+pub(crate) struct Counted<'a> {
+    pub(crate) file: StoredFile,
+    pub(crate) bar: &'a ProgressBar,
+}
+
+impl Read for Counted<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read(out)?;
+        self.bar.inc(read as u64);
+        Ok(read)
     }
 }

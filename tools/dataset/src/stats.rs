@@ -4,7 +4,6 @@ mod advice;
 mod labels;
 mod numbers;
 mod report;
-mod shard;
 mod sizes;
 mod tally;
 
@@ -25,12 +24,10 @@ use shardfeed_tfrecord::{
 
 use self::advice::{Facts, findings};
 use self::report::Stats;
-use self::shard::{Sampled, ShardFacts};
-use self::tally::Tally;
+use self::tally::{Sampled, ShardFacts, Tally};
 use crate::files::FilesArgs;
 use crate::output::Format;
-use crate::progress;
-use crate::reading::Counted;
+use crate::progress::{self, Counted};
 use crate::samples::{CountedReport, shard_name};
 use crate::source::{SourceArgs, SourceSpec};
 

@@ -17,7 +17,7 @@ use shardfeed_tfrecord::{
 use crate::files::FilesArgs;
 use crate::output::{self, Format, Grid, ROWS_LISTED, Report};
 use crate::problem::Problem;
-use crate::reading::{self, Counted};
+use crate::progress::{self, Counted};
 use crate::sidecar::{self, FaultReport};
 
 pub const ABOUT: &str = "\
@@ -118,7 +118,7 @@ pub fn run(args: &VerifyArgs, format: Format) -> Result<()> {
 }
 
 fn verify(found: &Found, compression: CompressionChoice, all: bool) -> Result<Verification> {
-    let bar = reading::bar("verifying", found);
+    let bar = progress::files_bar("verifying", found);
     let verified = found.paths.par_iter().enumerate().map(|(index, path)| {
         verify_file(&found.root, path, found.stamps.get(index), compression, &bar)
     });

@@ -38,14 +38,17 @@ pub(crate) enum Message {
         #[serde(skip)]
         records: Vec<Record>,
     },
+    /// Request for a vote.
     Vote(Ballot),
     /// Query of a node whether it would get a vote.
     PreVote(Ballot),
+    /// Part of a leader's snapshot.
     Part(SnapshotPart),
     /// A leader names its successor.
     Transfer { vote: Vote, to: u64, last: Option<Position> },
     /// Query for a peer's incarnation and whether it is pristine; also checks that it is reachable.
     Hello,
+    /// New address of a member.
     Moved { address: String },
     /// Request of a leader that has stepped down to its successor to remove it.
     Remove { node: u64 },
@@ -83,6 +86,7 @@ pub(crate) enum PeerAnswer {
     Conflict,
     /// This node follows, or votes for, a node of a later election.
     Later { vote: Vote },
+    /// Answer to a request for a vote.
     Voted { vote: Vote, granted: bool, last: Option<Position> },
     /// Number of snapshot bytes received so far: the sender continues there.
     Held { bytes: u64 },
@@ -90,7 +94,9 @@ pub(crate) enum PeerAnswer {
     Installed { vote: Vote },
     /// Answer to a hello. Pristine: the node is in no cluster's history yet.
     Here { pristine: bool },
+    /// The request is done.
     Done,
+    /// The request failed, for this reason.
     Failed { reason: String },
 }
 

@@ -10,8 +10,7 @@ use uuid::Uuid;
 
 use crate::error::OpenError;
 use crate::machine::Machine;
-use crate::options::NodeOptions;
-use crate::start::StartRole;
+use crate::options::{NodeOptions, StartRole};
 use crate::storage::framing::{self, FrameKind};
 use crate::storage::log::{LogError, LogState, LogStore};
 use crate::storage::redb_log::{RedbLog, RedbLogError};

@@ -8,7 +8,6 @@ pub(crate) mod guard;
 pub(crate) mod peer;
 pub(crate) mod rights;
 pub(crate) mod serve;
-pub(crate) mod traced;
 pub(crate) mod who;
 pub(crate) mod worker;
 

@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use shardfeed_proto::coordinator::v1::Context;
-use shardfeed_proto::{ErrorKind, WireError};
+use shardfeed_proto::{ErrorKind, TRACEPARENT, TraceContext, WireError};
 use tonic::{Request, Response, Status};
-use tracing::{Instrument, field};
+use tracing::{Instrument, Span, field};
 
 use super::context::Caller;
 use super::guard::{Object, Seen};
@@ -101,7 +101,7 @@ where
         if audit == Audit::Yes {
             known.begin(&core, rpc, (&seen, &object));
         }
-        let span = tracing::Span::current();
+        let span = Span::current();
         span.record("request_id", &caller.request_id).record("principal", &caller.principal);
         let body = async {
             if effect == Effect::Looks {
@@ -268,6 +268,19 @@ async fn in_time<T>(most: Duration, body: impl Future<Output = Result<T>>) -> Re
         let seconds = most.as_secs_f64();
         Err(retry(format!("no answer within {seconds} s; try again with the same request id")))
     })
+}
+
+/// Returns the span of a call; it has the caller's trace id, if the caller sends one.
+pub(crate) fn span(request: &axum::http::Request<()>) -> Span {
+    let header = request.headers().get(TRACEPARENT).and_then(|value| value.to_str().ok());
+    match header.and_then(|header| header.parse::<TraceContext>().ok()) {
+        Some(caller) => tracing::info_span!(
+            "operation",
+            trace_id = caller.trace_id(),
+            parent_id = caller.span_id()
+        ),
+        None => Span::none(),
+    }
 }
 
 /// Implements a service: each call runs the function of its name by [`serve`], with its object.

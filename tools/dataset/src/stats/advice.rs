@@ -4,8 +4,7 @@ use serde::Serialize;
 use shardfeed_tfrecord::Compression;
 use shardfeed_tfrecord::example::DType;
 
-use super::shard::{Sampled, ShardFacts};
-use super::tally::Tally;
+use super::tally::{Sampled, ShardFacts, Tally};
 use crate::output::{count, counted, size};
 
 /// Default shard size of `dataset write`, and a common recommendation.

@@ -1,7 +1,8 @@
-//! Tallies of records; merging the tallies of parts gives the tally of the whole.
+//! Facts about files, and tallies of records; merging the tallies of parts gives the tally of the whole.
 
 use std::collections::BTreeMap;
 
+use shardfeed_tfrecord::Compression;
 use shardfeed_tfrecord::example::{DType, FoundFeature, ListRef, features_of};
 
 use super::labels::Labels;
@@ -14,6 +15,25 @@ pub(super) const FEATURES_MAX: usize = 1_000;
 
 /// Maximum length of an examined feature's name, bytes.
 pub(super) const NAME_BYTES_MAX: usize = 1_024;
+
+#[derive(Clone, Debug)]
+pub(super) struct ShardFacts {
+    pub(super) path: String,
+    pub(super) records: u64,
+    pub(super) stored_bytes: u64,
+    /// Uncompressed size with framing, bytes.
+    pub(super) stream_bytes: u64,
+    pub(super) compression: Compression,
+    /// Result of compressing records; only for uncompressed files that were selected for it.
+    pub(super) sampled: Option<Sampled>,
+}
+
+/// Sizes of some records before and after compression.
+#[derive(Clone, Debug)]
+pub(super) struct Sampled {
+    pub(super) raw_bytes: u64,
+    pub(super) compressed_bytes: u64,
+}
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
