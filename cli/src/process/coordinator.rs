@@ -26,8 +26,10 @@ It assigns the work to ranks, and keeps the assignments in its data folder: a st
 folder continues from there. When it serves, it prints one line on stdout; logs go to stderr.";
 
 const OPTIONS: &str = "\
-FILE has the same options, under their long names without the dashes, but data-dir for --data:
+FILE has the same options by their long names, without the first dashes; --data is `data-dir`:
   data-dir = \"/var/lib/shardfeed\"
+  listen = \"0.0.0.0:7070\"
+  tls = \"/etc/shardfeed/tls\"
   peers = [\"1=head-1:7070\", \"2=head-2:7070\", \"3=head-3:7070\"]
 
 Examples:
@@ -191,4 +193,17 @@ pub(super) fn ready(running: &Running) -> String {
     let http = running.http_address();
     let http = http.map_or_else(|| "off".to_owned(), |address| address.to_string());
     format!("coordinator ready: grpc {grpc} http {http} cluster {cluster}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_help_shows_a_valid_file() {
+        let file = OPTIONS.lines().skip(1).take_while(|line| !line.is_empty());
+        let file = file.collect::<Vec<_>>().join("\n");
+        let options: CoordinatorOptions = toml::from_str(&file).unwrap();
+        assert_eq!(options.validate(), Ok(()));
+    }
 }
