@@ -24,10 +24,8 @@ impl EndpointFile {
 
     /// Writes the file and replaces an existing one: only a serving coordinator calls this.
     pub(super) async fn write(&self, running: &Running) -> anyhow::Result<()> {
-        let (path, endpoint) = (self.path.clone(), running.endpoint());
-        let name = path.display().to_string();
-        let written = tokio::task::spawn_blocking(move || write(&path, &endpoint)).await?;
-        written.with_context(|| format!("cannot write the endpoint file {name}"))
+        let written = self.with(running, write).await;
+        written.with_context(|| format!("cannot write the endpoint file {}", self.path.display()))
     }
 
     /// Keeps the file current; never returns. Several nodes may share it: each names all of them.
@@ -35,9 +33,7 @@ impl EndpointFile {
         let mut is_wrong = false;
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
-            let (path, now) = (self.path.clone(), running.endpoint());
-            let kept = tokio::task::spawn_blocking(move || keep(&path, &now)).await;
-            let kept = kept.unwrap_or_else(|error| Err(io::Error::other(error)));
+            let kept = self.with(running, keep).await;
             match &kept {
                 Ok(true) => tracing::info!(path = %self.path.display(), "endpoint file written"),
                 Ok(false) => {}
@@ -52,11 +48,19 @@ impl EndpointFile {
 
     /// Removes the file if this node wrote it. An error does not prevent the stop.
     pub(super) async fn remove(&self, running: &Running) {
-        let (path, mine) = (self.path.clone(), running.endpoint());
-        let removed = tokio::task::spawn_blocking(move || remove(&path, &mine)).await;
-        if let Ok(Err(error)) = removed {
+        if let Err(error) = self.with(running, remove).await {
             tracing::warn!(path = %self.path.display(), %error, "the endpoint file stays behind");
         }
+    }
+
+    async fn with<T: Send + 'static>(
+        &self,
+        running: &Running,
+        work: fn(&Path, &Endpoint) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let (path, endpoint) = (self.path.clone(), running.endpoint());
+        let done = tokio::task::spawn_blocking(move || work(&path, &endpoint)).await;
+        done.unwrap_or_else(|error| Err(io::Error::other(error)))
     }
 }
 

@@ -70,11 +70,7 @@ impl<M: ?Sized> Shared<M> {
             let mut held = self.held.write().expect("a node that panicked applies no more");
             work(&mut held)
         }));
-        changed.map_err(|_| {
-            let message = format!("the machine panicked at index {at}");
-            self.failure.note(message.clone());
-            io::Error::other(message)
-        })
+        changed.map_err(|_| self.failure.fail(format!("the machine panicked at index {at}")))
     }
 }
 
@@ -134,9 +130,8 @@ impl RaftStateMachine<TypeConfig> for MachineAdapter {
                 Ok(answer)
             })?;
             let answer = answer.map_err(|error: MachineError| {
-                let message = format!("the command at index {index} cannot be applied: {error}");
-                self.shared.failure.note(message.clone());
-                io::Error::other(message)
+                let what = format!("the command at index {index} cannot be applied: {error}");
+                self.shared.failure.fail(what)
             })?;
             if let EntryPayload::Membership(membership) = entry.payload {
                 self.membership = StoredMembership::new(Some(log_id), membership);

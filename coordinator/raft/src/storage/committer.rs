@@ -45,6 +45,12 @@ impl StopReason {
         let _ = self.0.set(message);
     }
 
+    /// Notes a failure, and returns it as an error.
+    pub(crate) fn fail(&self, message: String) -> io::Error {
+        self.note(message.clone());
+        io::Error::other(message)
+    }
+
     pub(crate) fn message(&self) -> Option<&str> {
         self.0.get().map(String::as_str)
     }

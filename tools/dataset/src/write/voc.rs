@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 
 use quick_xml::Reader;
+use quick_xml::escape::resolve_xml_entity;
 use quick_xml::events::{BytesRef, Event};
 
 /// Maximum size of a file, bytes; one object takes about 300.
@@ -141,8 +142,8 @@ impl<'a> Walk<'a> {
                     self.push(&text)?;
                 }
                 Event::GeneralRef(reference) => {
-                    let character = self.resolve(&reference)?;
-                    self.push(character.encode_utf8(&mut [0; 4]))?;
+                    let text = self.resolve(&reference)?;
+                    self.push(&text)?;
                 }
                 Event::DocType(_) => {
                     return Err(self.fault("has a document type, which annotations need not have"));
@@ -188,16 +189,10 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    fn resolve(&self, reference: &BytesRef<'_>) -> Result<char, Fault> {
+    fn resolve(&self, reference: &BytesRef<'_>) -> Result<String, Fault> {
         let said = reference.decode().unwrap_or(Cow::Borrowed("?"));
-        let named = match said.as_ref() {
-            "amp" => Some('&'),
-            "lt" => Some('<'),
-            "gt" => Some('>'),
-            "apos" => Some('\''),
-            "quot" => Some('"'),
-            _ => reference.resolve_char_ref().ok().flatten(),
-        };
+        let named = resolve_xml_entity(&said).map(str::to_owned);
+        let named = named.or_else(|| Some(reference.resolve_char_ref().ok()??.to_string()));
         named.ok_or_else(|| self.fault(format!("has the entity `&{said};`, which is not defined")))
     }
 
