@@ -172,14 +172,7 @@ struct DeclaredMixture {
 type DeclaredSource = (String, Option<String>, Vec<String>, Option<String>, String, String);
 
 /// First epoch, length, and index and weight of each source.
-type DeclaredStage = (u64, DeclaredLength, Vec<(usize, String)>);
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum DeclaredLength {
-    Samples(u64),
-    Rule(String),
-}
+type DeclaredStage = (u64, Length, Vec<(usize, String)>);
 
 impl Declaration {
     fn spec(self) -> Result<SourceSpec, String> {
@@ -204,26 +197,11 @@ impl DeclaredMixture {
             let records = Some(record_spec(&records, tables)?);
             Ok(MixtureSource { name, dataset, files, index, compression, records })
         };
-        let stage = |(first_epoch, length, weights): DeclaredStage| {
-            Ok(MixtureStage { first_epoch, length: length.length()?, weights })
-        };
+        let stage = |(first_epoch, length, weights)| MixtureStage { first_epoch, length, weights };
         Ok(MixtureOptions {
             sources: self.sources.into_iter().map(source).collect::<Result<_, String>>()?,
-            stages: self.stages.into_iter().map(stage).collect::<Result<_, String>>()?,
+            stages: self.stages.into_iter().map(stage).collect(),
         })
-    }
-}
-
-impl DeclaredLength {
-    fn length(self) -> Result<Length, String> {
-        match self {
-            Self::Samples(samples) => Ok(Length::Samples(samples)),
-            Self::Rule(rule) => match rule.as_str() {
-                "first_exhausted" => Ok(Length::FirstExhausted),
-                "all_exhausted" => Ok(Length::AllExhausted),
-                _ => Err(format!("`{rule}` is no length of an epoch")),
-            },
-        }
     }
 }
 

@@ -23,7 +23,6 @@ use shardfeed_tfrecord::Compression;
 use self::csv_source::CsvSource;
 use self::deal::Deal;
 use self::file_list::FileList;
-use self::folder::Folder;
 use self::source::{Classes, Source};
 use self::staging::{ShardNames, Staging};
 use crate::files::{SCHEMES, one_of};
@@ -182,7 +181,7 @@ impl SourceKind {
     fn open(self, args: &WriteArgs) -> anyhow::Result<Box<dyn Source>> {
         let path = &args.source;
         Ok(match (self, &args.voc) {
-            (Self::Folder, _) => Box::new(Folder::open(path)?),
+            (Self::Folder, _) => Box::new(folder::open(path)?),
             (Self::Csv, _) => Box::new(CsvSource::open(path)?),
             (Self::List, None) => Box::new(FileList::open(path)?),
             (Self::List, Some(voc)) => {

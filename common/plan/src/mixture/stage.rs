@@ -36,14 +36,16 @@ pub struct Source {
 }
 
 /// Length of the mixture epochs of a stage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Length {
-    /// This number of samples.
-    Samples(u64),
     /// One epoch of the source that ends first.
     FirstExhausted,
     /// One epoch of the source that ends last.
     AllExhausted,
+    /// This number of samples.
+    #[serde(untagged)]
+    Samples(u64),
 }
 
 /// Numbers that a stage fixes. They remain valid without its sources.

@@ -3,6 +3,8 @@
 //! Files are read in parallel and their results are merged in any order. Sums are therefore exact:
 //! the same files give the same figures, to the last digit, with any number of threads.
 
+use std::cmp::{max_by, min_by};
+
 /// Statistics of integers: values, lengths, counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Integers {
@@ -14,10 +16,9 @@ pub(super) struct Integers {
 
 const EXPONENTS: usize = 256;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Floats {
-    /// Minimum and maximum finite value, by their bits: -0 is below 0.
-    range: Option<(u32, u32)>,
+    range: Option<(f32, f32)>,
     finite: u64,
     not_finite: u64,
     /// Sum of the mantissas of each exponent: exact, as each has 24 bits.
@@ -26,10 +27,7 @@ pub(super) struct Floats {
 
 impl Integers {
     pub(super) fn add(&mut self, value: i64) {
-        let (min, max) = self.range.unwrap_or((value, value));
-        self.range = Some((min.min(value), max.max(value)));
-        self.count += 1;
-        self.sum += i128::from(value);
+        self.merge(&Self { range: Some((value, value)), count: 1, sum: value.into() });
     }
 
     /// Adds a length or a count; a record has at most 2^30 bytes.
@@ -77,8 +75,7 @@ impl Floats {
             self.not_finite += 1;
             return;
         }
-        let (min, max) = self.bounds(value, value);
-        self.range = Some((min, max));
+        self.widen((value, value));
         self.finite += 1;
         let bits = value.to_bits();
         let exponent = (bits >> 23 & 0xff) as usize;
@@ -89,19 +86,17 @@ impl Floats {
         self.mantissas[exponent.max(1)] += signed;
     }
 
-    fn bounds(&self, least: f32, greatest: f32) -> (u32, u32) {
-        let Some((min, max)) = self.range else {
-            return (least.to_bits(), greatest.to_bits());
-        };
-        let (min, max) = (f32::from_bits(min), f32::from_bits(max));
-        let min = if least.total_cmp(&min).is_lt() { least } else { min };
-        let max = if greatest.total_cmp(&max).is_gt() { greatest } else { max };
-        (min.to_bits(), max.to_bits())
+    fn widen(&mut self, (least, greatest): (f32, f32)) {
+        let (min, max) = self.range.unwrap_or((least, greatest));
+        // -0 is below 0.
+        let (min, max) =
+            (min_by(min, least, f32::total_cmp), max_by(max, greatest, f32::total_cmp));
+        self.range = Some((min, max));
     }
 
     pub(super) fn merge(&mut self, other: &Self) {
-        if let Some((least, greatest)) = other.range() {
-            self.range = Some(self.bounds(least, greatest));
+        if let Some(range) = other.range {
+            self.widen(range);
         }
         self.finite += other.finite;
         self.not_finite += other.not_finite;
@@ -116,7 +111,7 @@ impl Floats {
 
     /// Minimum and maximum finite value; `None` without any.
     pub(super) fn range(&self) -> Option<(f32, f32)> {
-        self.range.map(|(min, max)| (f32::from_bits(min), f32::from_bits(max)))
+        self.range
     }
 
     /// Mean of the finite values; `None` without any.

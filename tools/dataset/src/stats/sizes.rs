@@ -1,37 +1,29 @@
 //! Histogram of record sizes: exact for small ones, approximate for large ones.
 
+use std::collections::BTreeMap;
+
 use super::numbers::Integers;
 
-/// Sizes below this have one bucket each.
-const EXACT: u64 = 256;
-
-/// Buckets between two powers of two: none is wider than 1/128 of its sizes.
-const BUCKETS_PER_DOUBLING: u64 = EXACT / 2;
+/// Leading bits of a size that are kept: all bits of small ones, and of others all but 1/128.
+const EXACT_BITS: u32 = 8;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sizes {
     integers: Integers,
-    /// Number of sizes in each bucket, up to the bucket of the largest size.
-    buckets: Vec<u64>,
+    /// Number of sizes by the largest one of their bucket.
+    buckets: BTreeMap<u64, u64>,
 }
 
 impl Sizes {
     pub(super) fn add(&mut self, bytes: usize) {
         self.integers.add_size(bytes);
-        let bucket = bucket_of(bytes as u64);
-        if bucket >= self.buckets.len() {
-            self.buckets.resize(bucket + 1, 0);
-        }
-        self.buckets[bucket] += 1;
+        *self.buckets.entry(last_of_bucket(bytes as u64)).or_default() += 1;
     }
 
     pub(super) fn merge(&mut self, other: &Self) {
         self.integers.merge(&other.integers);
-        if other.buckets.len() > self.buckets.len() {
-            self.buckets.resize(other.buckets.len(), 0);
-        }
-        for (count, more) in self.buckets.iter_mut().zip(&other.buckets) {
-            *count += more;
+        for (&last, count) in &other.buckets {
+            *self.buckets.entry(last).or_default() += count;
         }
     }
 
@@ -45,34 +37,18 @@ impl Sizes {
         let (min, max) = self.integers.range()?;
         let wanted = (u128::from(self.integers.count()) * u128::from(percent)).div_ceil(100);
         let mut seen = 0_u128;
-        let found = self.buckets.iter().position(|&count| {
+        let found = self.buckets.iter().find(|&(_, &count)| {
             seen += u128::from(count);
             seen >= wanted
         });
-        let last = found.map_or(max as u64, |bucket| last_of(bucket as u64));
-        Some(last.clamp(min as u64, max as u64))
+        Some(found.map_or(max as u64, |(&last, _)| last).clamp(min as u64, max as u64))
     }
 }
 
-fn bucket_of(bytes: u64) -> usize {
-    if bytes < EXACT {
-        return bytes as usize;
-    }
-    // Number of bits below the top eight bits.
-    let shift = u64::from(bytes.ilog2() - EXACT.ilog2() + 1);
-    let place = (bytes >> shift) - BUCKETS_PER_DOUBLING;
-    (EXACT + (shift - 1) * BUCKETS_PER_DOUBLING + place) as usize
-}
-
-/// Returns the largest size in a bucket.
-fn last_of(bucket: u64) -> u64 {
-    if bucket < EXACT {
-        return bucket;
-    }
-    let (doubling, place) =
-        ((bucket - EXACT) / BUCKETS_PER_DOUBLING, (bucket - EXACT) % BUCKETS_PER_DOUBLING);
-    let shift = doubling + 1;
-    ((BUCKETS_PER_DOUBLING + place) << shift) | ((1 << shift) - 1)
+/// Returns the largest size with the same leading bits.
+fn last_of_bucket(bytes: u64) -> u64 {
+    let bits = u64::BITS - bytes.leading_zeros();
+    bytes | ((1 << bits.saturating_sub(EXACT_BITS)) - 1)
 }
 
 #[cfg(test)]
@@ -89,16 +65,10 @@ mod tests {
 
     #[test]
     fn buckets_follow_each_other_without_gaps() {
-        let mut before = None;
-        for bytes in (0..5_000).chain((1 << 30) - 5..(1 << 30) + 5) {
-            let bucket = bucket_of(bytes);
-            assert!(bytes <= last_of(bucket as u64), "{bytes}");
-            if before.is_some_and(|(size, _)| size + 1 == bytes) {
-                let last = before.map_or(0, |(_, bucket)| bucket);
-                assert!(bucket == last || bucket == last + 1, "{bytes}");
-                assert_eq!(bucket == last + 1, last_of(last as u64) == bytes - 1, "{bytes}");
-            }
-            before = Some((bytes, bucket));
+        for bytes in (1..5_000).chain((1 << 30) - 5..(1 << 30) + 5) {
+            let (before, last) = (last_of_bucket(bytes - 1), last_of_bucket(bytes));
+            assert!(last == before || before == bytes - 1, "{bytes}");
+            assert!(bytes <= last && last - bytes <= bytes / 128, "{bytes}");
         }
     }
 

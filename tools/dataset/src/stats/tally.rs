@@ -35,7 +35,7 @@ pub(super) struct Sampled {
     pub(super) compressed_bytes: u64,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Tally {
     pub(super) sizes: Sizes,
     pub(super) examples: u64,
@@ -44,7 +44,7 @@ pub(super) struct Tally {
 }
 
 /// Tally of a feature. Values of several types, probably a writer's mistake, are shown as they are.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct FeatureTally {
     pub(super) int64: Typed<IntegerValues>,
     pub(super) float32: Typed<Floats>,
@@ -52,7 +52,7 @@ pub(super) struct FeatureTally {
 }
 
 /// Values of one type.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Typed<V> {
     /// Number of values in each record that has the feature.
     pub(super) counts: Integers,

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::SystemTime;
 
 use anyhow::Context;
@@ -40,13 +41,8 @@ struct CsvColumn {
     dtype: DType,
 }
 
-/// Types that a column's values allow.
-#[derive(Clone, Copy)]
-struct Evidence {
-    integers: bool,
-    numbers: bool,
-    any: bool,
-}
+/// Types of columns; each can hold the values of those before.
+const TYPES: [DType; 3] = [DType::Int64, DType::Float32, DType::Bytes];
 
 /// A value, in the form that features need.
 enum Cell<'a> {
@@ -85,13 +81,14 @@ impl CsvSource {
         let mut reader = self.reader()?;
         let header = reader.byte_headers().map_err(|error| self.failed(error))?;
         let names = self.names(header)?;
-        let evidence = Evidence { integers: true, numbers: true, any: false };
-        let mut evidence = vec![evidence; names.len()];
+        // Index of the first type that can hold all values; `None` without values.
+        let mut types = vec![None; names.len()];
         let mut row = ByteRecord::new();
         while reader.read_byte_record(&mut row).map_err(|error| self.failed(error))? {
             self.offsets.push(row.position().map_or(0, Position::byte));
-            for (evidence, cell) in evidence.iter_mut().zip(&row) {
-                evidence.take(cell);
+            for (found, cell) in types.iter_mut().zip(&row).filter(|(_, cell)| !cell.is_empty()) {
+                let first = found.unwrap_or(0);
+                *found = (first..TYPES.len()).find(|&at| Cell::read(cell, TYPES[at]).is_some());
             }
             bar.set_position(reader.position().byte());
         }
@@ -100,9 +97,10 @@ impl CsvSource {
             let hint = "the first row names the columns; records are the rows after it";
             return Err(Problem::failed(what).hint(hint).into());
         }
-        let columns = names.into_iter().zip(&evidence);
+        let columns = names.into_iter().zip(types);
+        let dtype = |found: Option<usize>| found.map_or(DType::Bytes, |at| TYPES[at]);
         self.columns =
-            columns.map(|(name, evidence)| CsvColumn { name, dtype: evidence.dtype() }).collect();
+            columns.map(|(name, found)| CsvColumn { name, dtype: dtype(found) }).collect();
         Ok(())
     }
 
@@ -211,31 +209,11 @@ impl Encoder for RowEncoder<'_> {
     }
 }
 
-impl Evidence {
-    fn take(&mut self, cell: &[u8]) {
-        if cell.is_empty() {
-            return;
-        }
-        self.any = true;
-        self.integers = self.integers && integer(cell).is_some();
-        self.numbers = self.numbers && number(cell).is_some();
-    }
-
-    fn dtype(self) -> DType {
-        match self {
-            Self { any: false, .. } => DType::Bytes,
-            Self { integers: true, .. } => DType::Int64,
-            Self { numbers: true, .. } => DType::Float32,
-            _ => DType::Bytes,
-        }
-    }
-}
-
 impl<'a> Cell<'a> {
     fn read(cell: &'a [u8], dtype: DType) -> Option<Self> {
         match dtype {
-            DType::Int64 => integer(cell).map(|value| Self::Int64([value])),
-            DType::Float32 => number(cell).map(|value| Self::Float32([value])),
+            DType::Int64 => parsed(cell).map(|value| Self::Int64([value])),
+            DType::Float32 => parsed(cell).map(|value| Self::Float32([value])),
             DType::Bytes => Some(Self::Bytes([cell])),
         }
     }
@@ -249,11 +227,7 @@ impl<'a> Cell<'a> {
     }
 }
 
-fn integer(cell: &[u8]) -> Option<i64> {
-    std::str::from_utf8(cell).ok()?.trim().parse().ok()
-}
-
-fn number(cell: &[u8]) -> Option<f32> {
+fn parsed<T: FromStr>(cell: &[u8]) -> Option<T> {
     std::str::from_utf8(cell).ok()?.trim().parse().ok()
 }
 

@@ -1,8 +1,9 @@
-//! A list of files as a source: one record per file, with boxes if there are annotations.
+//! Files as a source: one record per file, with boxes if there are annotations.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -31,20 +32,32 @@ const FIRST_CLASS: i64 = 1;
 
 #[derive(Debug)]
 pub(crate) struct FileList {
-    list: PathBuf,
     /// Folder that paths are relative to.
-    root: PathBuf,
-    entries: Vec<Entry>,
-    /// Names of the list's classes, in order.
-    classes: Vec<String>,
-    file_bytes: Vec<u64>,
-    record_bytes: Vec<u64>,
-    boxes: Option<Boxes>,
+    pub(super) root: PathBuf,
+    pub(super) entries: Vec<FileEntry>,
+    /// Names of the classes in bytewise order; empty if labels are integers, or there are none.
+    pub(super) classes: Vec<Vec<u8>>,
+    pub(super) record_bytes: Vec<u64>,
+    pub(super) boxes: Option<Boxes>,
+}
+
+#[derive(Debug)]
+pub(super) struct FileEntry {
+    pub(super) path: PathBuf,
+    pub(super) bytes: u64,
+    /// Label of the file, or the number of its class.
+    pub(super) label: Option<i64>,
+}
+
+impl FileEntry {
+    pub(super) fn path_bytes(&self) -> &[u8] {
+        self.path.as_os_str().as_bytes()
+    }
 }
 
 /// Annotations of a list's images.
 #[derive(Debug)]
-struct Boxes {
+pub(super) struct Boxes {
     folder: PathBuf,
     /// Names in the order of their numbers.
     classes: Vec<String>,
@@ -75,25 +88,16 @@ impl FileList {
             Problem::failed(format!("{}: {error}", list.display())).hint(hint)
         })?;
         let root = list.parent().unwrap_or(Path::new("")).to_path_buf();
-        let mut source = Self {
-            list: list.to_path_buf(),
-            root,
-            entries,
-            classes,
-            file_bytes: Vec::new(),
-            record_bytes: Vec::new(),
-            boxes: None,
-        };
-        let found: Result<Vec<_>, _> =
-            source.entries.par_iter().map(|entry| source.bytes_of(entry)).collect();
-        source.file_bytes = found?;
-        source.record_bytes = source
-            .entries
-            .iter()
-            .zip(&source.file_bytes)
-            .map(|(entry, bytes)| bytes + entry.path.len() as u64 + EXAMPLE_BYTES)
-            .collect();
-        Ok(source)
+        let found = entries.into_par_iter().map(|entry| {
+            let bytes = bytes_of(list, &root, &entry)?;
+            Ok(FileEntry { path: entry.path.into(), bytes, label: entry.label })
+        });
+        let entries = found.collect::<Result<Vec<_>>>()?;
+        let record_bytes =
+            |file: &FileEntry| file.bytes + file.path_bytes().len() as u64 + EXAMPLE_BYTES;
+        let record_bytes = entries.iter().map(record_bytes).collect();
+        let classes = classes.into_iter().map(String::into_bytes).collect();
+        Ok(Self { root, entries, classes, record_bytes, boxes: None })
     }
 
     /// As [`FileList::open`]; also reads each image's annotation.
@@ -135,25 +139,25 @@ impl FileList {
         Ok(source)
     }
 
-    fn bytes_of(&self, entry: &Entry) -> Result<u64> {
-        let path = self.root.join(&entry.path);
-        let (list, line, shown) = (self.list.display(), entry.line, path.display());
-        let found = fs::metadata(&path)
-            .with_context(|| format!("{list}: line {line}: cannot read {shown}"))?;
-        if found.is_dir() {
-            let what = format!("{list}: line {line}: {shown} is a folder");
-            return Err(Problem::failed(what).hint("write the paths of its files").into());
-        }
-        whole::check(&path, &found)?;
-        Ok(found.len())
-    }
-
     /// Returns the label of a record and its name.
-    fn label(&self, index: usize) -> Option<(i64, Option<&str>)> {
+    fn label(&self, index: usize) -> Option<(i64, Option<&[u8]>)> {
         let label = self.entries[index].label?;
         let name = usize::try_from(label).ok().and_then(|label| self.classes.get(label));
-        Some((label, name.map(String::as_str)))
+        Some((label, name.map(Vec::as_slice)))
     }
+}
+
+fn bytes_of(list: &Path, root: &Path, entry: &Entry) -> Result<u64> {
+    let path = root.join(&entry.path);
+    let (list, line, shown) = (list.display(), entry.line, path.display());
+    let found =
+        fs::metadata(&path).with_context(|| format!("{list}: line {line}: cannot read {shown}"))?;
+    if found.is_dir() {
+        let what = format!("{list}: line {line}: {shown} is a folder");
+        return Err(Problem::failed(what).hint("write the paths of its files").into());
+    }
+    whole::check(&path, &found)?;
+    Ok(found.len())
 }
 
 impl Source for FileList {
@@ -162,11 +166,12 @@ impl Source for FileList {
     }
 
     fn classes(&self) -> Option<Classes> {
+        let text = |name: &Vec<u8>| String::from_utf8_lossy(name).into_owned();
         let (first_label, names) = match &self.boxes {
-            Some(boxes) => (FIRST_CLASS, &boxes.classes),
-            None => (0, &self.classes),
+            Some(boxes) => (FIRST_CLASS, boxes.classes.clone()),
+            None => (0, self.classes.iter().map(text).collect()),
         };
-        (!names.is_empty()).then(|| Classes { first_label, names: names.clone() })
+        (!names.is_empty()).then_some(Classes { first_label, names })
     }
 
     fn encoder(&self) -> Result<Box<dyn Encoder + '_>> {
@@ -184,7 +189,7 @@ impl Encoder for EntryEncoder<'_> {
     fn encode(&mut self, index: usize, out: &mut Vec<u8>) -> Result<()> {
         let entry = &self.list.entries[index];
         let path = self.list.root.join(&entry.path);
-        whole::read(&path, self.list.file_bytes[index], &mut self.data)?;
+        whole::read(&path, entry.bytes, &mut self.data)?;
         match &self.list.boxes {
             Some(boxes) => self.encode_image(index, &path, boxes, out),
             None => {
@@ -198,7 +203,7 @@ impl Encoder for EntryEncoder<'_> {
 impl EntryEncoder<'_> {
     fn encode_file(&self, index: usize, out: &mut Vec<u8>) {
         let data: [&[u8]; 1] = [&self.data];
-        let path = [self.list.entries[index].path.as_bytes()];
+        let path = [self.list.entries[index].path_bytes()];
         let features = vec![("data", Value::Bytes(&data)), ("path", Value::Bytes(&path))];
         self.encode_labelled(index, ("class", "label"), features, out);
     }
@@ -216,7 +221,7 @@ impl EntryEncoder<'_> {
         let mut features = features;
         let label = self.list.label(index);
         let number = label.map(|(label, _)| [label]);
-        let class = label.and_then(|(_, class)| class).map(|class| [class.as_bytes()]);
+        let class = label.and_then(|(_, class)| class).map(|class| [class]);
         if let Some(class) = &class {
             features.push((names.0, Value::Bytes(class)));
         }
@@ -260,8 +265,8 @@ impl EntryEncoder<'_> {
         let difficult = flags(|object| object.is_difficult);
         let truncated = flags(|object| object.is_truncated);
         let encoded: [&[u8]; 1] = [&self.data];
-        let file_name = [file_name(&entry.path).as_bytes()];
-        let (source_id, format) = ([entry.path.as_bytes()], [format.as_bytes()]);
+        let file_name = [entry.path.file_name().unwrap_or_default().as_bytes()];
+        let (source_id, format) = ([entry.path_bytes()], [format.as_bytes()]);
         let (width, height) = ([i64::from(*width)], [i64::from(*height)]);
         let features = vec![
             ("image/encoded", Value::Bytes(&encoded)),
@@ -295,14 +300,9 @@ fn look_at(path: &Path, bytes: &[u8]) -> Result<(&'static str, Size), Problem> {
     Ok((if bytes.starts_with(&[0xff, 0xd8]) { "jpeg" } else { "png" }, size))
 }
 
-fn file_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
-}
-
 /// Returns the path of an image's annotation: the same name, in the folder of annotations.
-fn annotation_of(folder: &Path, image: &str) -> PathBuf {
-    let name = Path::new(image).file_stem().unwrap_or_default();
-    let mut name = name.to_os_string();
+fn annotation_of(folder: &Path, image: &Path) -> PathBuf {
+    let mut name = image.file_stem().unwrap_or_default().to_os_string();
     name.push(".xml");
     folder.join(name)
 }

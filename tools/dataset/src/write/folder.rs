@@ -3,12 +3,11 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Path};
 
 use anyhow::{Context, Result};
-use shardfeed_tfrecord::example::{Value, encode_example};
 
-use super::source::{Classes, Encoder, Source};
+use super::file_list::{FileEntry, FileList};
 use super::whole;
 use crate::problem::Problem;
 
@@ -18,90 +17,30 @@ const DEPTH_MAX: usize = 100;
 /// Approximate size of an Example without the file, its path and its class, bytes.
 const EXAMPLE_BYTES: u64 = 80;
 
-#[derive(Debug)]
-pub(crate) struct Folder {
-    root: PathBuf,
-    /// Files in the bytewise order of their paths.
-    files: Vec<FileEntry>,
-    record_bytes: Vec<u64>,
-    /// Classes in bytewise order; empty if the folder has none.
-    classes: Vec<Vec<u8>>,
-}
-
-#[derive(Debug)]
-struct FileEntry {
-    /// Path relative to the folder.
-    path: PathBuf,
-    bytes: u64,
-}
-
-impl Folder {
-    /// Lists the files below `root` without reading them.
-    ///
-    /// # Errors
-    /// There are none; some have a class and some do not; one is not a regular file or is too
-    /// large.
-    pub(crate) fn open(root: &Path) -> Result<Self> {
-        let mut files = Vec::new();
-        list(root, Path::new(""), 0, &mut files)?;
-        if files.is_empty() {
-            let what = format!("{}: holds no files", root.display());
-            return Err(Problem::failed(what)
-                .hint("names that start with a dot are passed over")
-                .into());
-        }
-        files.sort_by(|a, b| path_bytes(&a.path).cmp(path_bytes(&b.path)));
-        let classes = classes(root, &files)?;
-        let record_bytes = files.iter().map(|file| {
-            let class = class_of(&file.path).map_or(0, <[u8]>::len);
-            file.bytes + (path_bytes(&file.path).len() + class) as u64 + EXAMPLE_BYTES
-        });
-        Ok(Self { root: root.to_path_buf(), record_bytes: record_bytes.collect(), files, classes })
+/// Lists the files below `root` without reading them.
+///
+/// # Errors
+/// There are none; some have a class and some do not; one is not a regular file or is too large.
+pub(super) fn open(root: &Path) -> Result<FileList> {
+    let mut entries = Vec::new();
+    list(root, Path::new(""), 0, &mut entries)?;
+    if entries.is_empty() {
+        let what = format!("{}: holds no files", root.display());
+        return Err(Problem::failed(what)
+            .hint("names that start with a dot are passed over")
+            .into());
     }
-}
-
-impl Source for Folder {
-    fn record_bytes(&self) -> &[u64] {
-        &self.record_bytes
+    entries.sort_by(|a, b| a.path_bytes().cmp(b.path_bytes()));
+    let classes = classes(root, &entries)?;
+    let mut record_bytes = Vec::with_capacity(entries.len());
+    for file in &mut entries {
+        let class = class_of(&file.path).unwrap_or_default();
+        let label = classes.binary_search_by(|other| other.as_slice().cmp(class)).ok();
+        file.label = label.map(|label| label as i64);
+        let named = (file.path_bytes().len() + class.len()) as u64;
+        record_bytes.push(file.bytes + named + EXAMPLE_BYTES);
     }
-
-    fn classes(&self) -> Option<Classes> {
-        let names = self.classes.iter().map(|name| String::from_utf8_lossy(name).into_owned());
-        let names: Vec<_> = names.collect();
-        (!names.is_empty()).then_some(Classes { first_label: 0, names })
-    }
-
-    fn encoder(&self) -> Result<Box<dyn Encoder + '_>> {
-        let data = Vec::new();
-        Ok(Box::new(FileEncoder { folder: self, data }))
-    }
-}
-
-struct FileEncoder<'a> {
-    folder: &'a Folder,
-    data: Vec<u8>,
-}
-
-impl Encoder for FileEncoder<'_> {
-    fn encode(&mut self, index: usize, out: &mut Vec<u8>) -> Result<()> {
-        let file = &self.folder.files[index];
-        let path = self.folder.root.join(&file.path);
-        whole::read(&path, file.bytes, &mut self.data)?;
-        let data: [&[u8]; 1] = [&self.data];
-        let name = [path_bytes(&file.path)];
-        let mut features = vec![("data", Value::Bytes(&data)), ("path", Value::Bytes(&name))];
-        let class = class_of(&file.path).map(|class| [class]);
-        let label = class.and_then(|[class]| {
-            let found = self.folder.classes.binary_search_by(|other| other.as_slice().cmp(class));
-            found.ok().map(|label| [label as i64])
-        });
-        if let (Some(class), Some(label)) = (&class, &label) {
-            features.push(("class", Value::Bytes(class)));
-            features.push(("label", Value::Int64(label)));
-        }
-        encode_example(&features, out);
-        Ok(())
-    }
+    Ok(FileList { root: root.to_path_buf(), entries, classes, record_bytes, boxes: None })
 }
 
 /// Lists the files in `root/folder` and its subfolders.
@@ -128,7 +67,7 @@ fn list(root: &Path, folder: &Path, depth: usize, files: &mut Vec<FileEntry>) ->
         }
         whole::check(&absolute, &found)?;
         let bytes = found.len();
-        files.push(FileEntry { path, bytes });
+        files.push(FileEntry { path, bytes, label: None });
     }
     Ok(())
 }
@@ -156,10 +95,6 @@ fn class_of(path: &Path) -> Option<&[u8]> {
     }
 }
 
-fn path_bytes(path: &Path) -> &[u8] {
-    path.as_os_str().as_bytes()
-}
-
 #[cfg(test)]
 mod tests {
     use expect_test::expect;
@@ -174,7 +109,7 @@ mod tests {
             folder.push("deep");
             fs::create_dir(&folder).unwrap();
         }
-        let error = crate::problem::text(&Folder::open(home.path()).unwrap_err());
+        let error = crate::problem::text(&open(home.path()).unwrap_err());
         let error = error.replace(home.path().to_str().unwrap(), "$DIR");
         expect![[r#"
             error: $DIR: more than 100 folders deep
