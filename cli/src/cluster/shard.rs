@@ -4,6 +4,7 @@ mod history;
 
 use std::io::{self, Write};
 
+use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use shardfeed_proto::Word;
@@ -71,18 +72,6 @@ enum State {
     Skipped,
 }
 
-impl State {
-    fn of_wire(self) -> wire::ShardState {
-        match self {
-            Self::Pending => wire::ShardState::Pending,
-            Self::Leased => wire::ShardState::Leased,
-            Self::Reading => wire::ShardState::Reading,
-            Self::Done => wire::ShardState::Done,
-            Self::Skipped => wire::ShardState::Skipped,
-        }
-    }
-}
-
 #[derive(Debug, Serialize)]
 struct ShardsReport {
     job: String,
@@ -137,7 +126,9 @@ impl ShardListArgs {
 
     /// True if the state matches; the coordinator applies the other filters.
     fn wants(&self, state: wire::ShardState) -> bool {
-        self.state.is_empty() || self.state.iter().any(|wanted| wanted.of_wire() == state)
+        let is_it = |of: PossibleValue| of.get_name() == state.word();
+        let mut wanted = self.state.iter().filter_map(State::to_possible_value);
+        self.state.is_empty() || wanted.any(is_it)
     }
 }
 
