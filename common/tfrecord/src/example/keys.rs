@@ -6,13 +6,16 @@ pub(super) struct CellKeys {
     names: Vec<String>,
     /// Open-addressing table: indices into `names` plus one, at most half of them used; 0 is free.
     table: Vec<u32>,
+    /// The bit of each name's length: most keys of a record that are not requested have other lengths.
+    lengths: u64,
 }
 
 impl CellKeys {
     /// Builds the table of `names`, which must be distinct.
     pub(super) fn new(names: Vec<String>) -> Self {
         let table = vec![0; (names.len() * 2 + 1).next_power_of_two()];
-        let mut keys = Self { names, table };
+        let lengths = names.iter().fold(0, |lengths, name| lengths | length_bit(name.as_bytes()));
+        let mut keys = Self { names, table, lengths };
         for index in 0..keys.names.len() {
             let slot = keys.slot(keys.names[index].as_bytes());
             keys.table[slot] = index as u32 + 1; // More than 2^32 names do not fit in memory.
@@ -30,6 +33,9 @@ impl CellKeys {
         if self.names.get(expected).is_some_and(|name| name.as_bytes() == key) {
             return Some(expected);
         }
+        if self.lengths & length_bit(key) == 0 {
+            return None;
+        }
         (self.table[self.slot(key)] as usize).checked_sub(1)
     }
 
@@ -45,6 +51,11 @@ impl CellKeys {
         }
         slot
     }
+}
+
+/// Returns the bit of a key's length; the last one is that of all long keys.
+fn length_bit(key: &[u8]) -> u64 {
+    1 << key.len().min(63)
 }
 
 /// Mixes all bytes of a key. The table contains only the requested names, so no record can make it
