@@ -13,7 +13,6 @@ use super::held::each_sample;
 use crate::error::Result;
 use crate::leader::core::Core;
 use crate::leader::mixtures::StageSources;
-use crate::leader::plans::EpochOf;
 
 /// Maximum rows of one answer: it must fit into a message.
 const ROWS_MAX: u64 = 16_384;
@@ -55,10 +54,9 @@ pub(crate) fn batch(
             rows.push(row(&manifest, (rank, source_epoch), sample, valid));
         }
     }
-    Ok(GetBatchResponse {
-        rows,
-        ..without_rows(picture, (generation, &of), step, stage.as_deref())
-    })
+    let left_out = of.left_out.contains(step);
+    let without_rows = without_rows(picture, generation, stage.as_deref());
+    Ok(GetBatchResponse { rows, left_out, ..without_rows })
 }
 
 /// Returns the order of a job whose steps are balanced, from which its caller computes a batch.
@@ -80,14 +78,14 @@ pub(crate) fn balanced_order(
         mixture: picture.order.mixture_of(&of)?.map(mixture_to),
         window,
     };
-    let without_rows = without_rows(picture, (generation, &of), step, stage.as_deref());
-    Ok(GetBatchResponse { order: Some(order), ..without_rows })
+    let (order, left_out) = (Some(order), of.left_out.contains(step));
+    let without_rows = without_rows(picture, generation, stage.as_deref());
+    Ok(GetBatchResponse { order, left_out, ..without_rows })
 }
 
 fn without_rows(
     picture: &Picture,
-    (generation, of): (&Generation, &EpochOf),
-    step: u64,
+    generation: &Generation,
     stage: Option<&StageSources>,
 ) -> GetBatchResponse {
     let datasets = match stage {
@@ -96,9 +94,9 @@ fn without_rows(
     };
     GetBatchResponse {
         generation: generation.number,
-        world_size: of.world_size,
+        world_size: generation.world_size,
         rows: vec![],
-        left_out: of.left_out.contains(step),
+        left_out: false,
         datasets,
         shuffled: picture.order.identity.shuffle.enabled,
         order: None,
@@ -135,15 +133,7 @@ fn granted_batch(
     // Some ranks have steps that other ranks will never have.
     match lacks.filter(|_| rows.is_empty()) {
         Some(rank) => Err(not_granted(picture, &granted, (epoch, step), rank)),
-        None => Ok(GetBatchResponse {
-            generation: granted.generation.number,
-            world_size,
-            rows,
-            left_out: false,
-            datasets: vec![dataset(&picture.order.dataset, 0)],
-            shuffled: picture.order.identity.shuffle.enabled,
-            order: None,
-        }),
+        None => Ok(GetBatchResponse { rows, ..without_rows(picture, granted.generation, None) }),
     }
 }
 
