@@ -230,8 +230,8 @@ pub(crate) fn page(metrics: &Metrics, jobs: &RunningJobs, process: &str) -> Stri
 fn of_ranks(registry: &mut Registry, ranks: &[RankSeen]) {
     let registry = registry.sub_registry_with_prefix("job_rank");
     let spent = |us: fn(&Spent) -> u64| {
-        let told = ranks.iter().filter_map(|rank| Some((rank, rank.account.as_ref()?)));
-        told.map(move |(rank, account)| {
+        let known = ranks.iter().filter_map(|rank| Some((rank, rank.account.as_ref()?)));
+        known.map(move |(rank, account)| {
             (rank.labels.clone(), us(&account.since_start.unwrap_or_default()))
         })
     };
