@@ -341,13 +341,11 @@ impl Loader {
         };
         let course = self.course_at(&cursor)?;
         let identity = cursor.identity().clone();
-        let job = JobSpec { identity, ..self.job.clone() };
-        let name = match job.identity == self.job.identity {
-            true => job.name.clone(),
+        let mut job = JobSpec { identity, ..self.job.clone() };
+        if job.identity != self.job.identity {
             // The state brings its own number of lanes, so the job is a different one.
-            false => job_name(&self.options, &self.trainer, &job.identity)?,
-        };
-        let job = JobSpec { name, ..job };
+            job.name = job_name(&self.options, &self.trainer, &job.identity)?;
+        }
         self.link.register(&job, progress)?;
         if job.identity.is_dynamic() {
             // Registering the job made the cluster id known.

@@ -12,7 +12,6 @@ use shardfeed_source::{LoadError, trace};
 use uuid::Uuid;
 
 use crate::link::exchange::Progress;
-use crate::link::outcome::Lost;
 use crate::link::worker::WorkerLink;
 
 /// Environment variable with the folder for timelines of loaders.
@@ -62,9 +61,9 @@ pub fn worker_timeline(
     duration: Duration,
     progress: Progress<'_>,
 ) -> Result<Vec<u8>, LoadError> {
-    let (mut link, _) = greet(socket, HANDSHAKE, progress)?;
+    let mut link = greet(socket, HANDSHAKE, progress)?;
     let duration_ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-    let mut answer = link.ask(Ask::Trace(wire::Trace { duration_ms }), progress).map_err(error)?;
+    let mut answer = link.ask(Ask::Trace(wire::Trace { duration_ms }), progress)?;
     let mut content = Vec::new();
     loop {
         match answer {
@@ -74,9 +73,9 @@ pub fn worker_timeline(
                     return Ok(content);
                 }
             }
-            other => return Err(error(link.unexpected(&other))),
+            other => return Err(link.unexpected(&other).into()),
         }
-        answer = link.wait(progress).map_err(error)?;
+        answer = link.wait(progress)?;
     }
 }
 
@@ -86,35 +85,19 @@ pub fn worker_timeline(
 /// # Errors  No worker is listening, it refuses, or it does not answer within `timeout`.
 pub fn worker_answers(socket: &Path, timeout: Duration) -> Result<String, LoadError> {
     let begun = Instant::now();
-    let (_, welcome) = greet(socket, timeout, &mut |_| begun.elapsed() < timeout)?;
-    Ok(welcome.worker)
+    Ok(greet(socket, timeout, &mut |_| begun.elapsed() < timeout)?.name)
 }
 
 fn greet(
     socket: &Path,
     timeout: Duration,
     progress: Progress<'_>,
-) -> Result<(WorkerLink, wire::Welcome), LoadError> {
+) -> Result<WorkerLink, LoadError> {
     let options = ConnectOptions { timeout, ..ConnectOptions::default() };
     let connection = connect(socket, &options).map_err(|error| match error {
         ConnectError::Forbidden { .. } => LoadError::Denied(error.to_string()),
         error => WireError::new(ErrorKind::Unreachable, error.to_string()).into(),
     })?;
-    let mut link = WorkerLink::new(connection, socket);
-    let hello = wire::Hello {
-        trainer: Uuid::new_v4().to_string(),
-        version: env!("CARGO_PKG_VERSION").into(),
-        ..wire::Hello::default()
-    };
-    match link.ask(Ask::Hello(hello), progress).map_err(error)? {
-        Message::Welcome(welcome) => Ok((link, welcome)),
-        other => Err(error(link.unexpected(&other))),
-    }
-}
-
-fn error(lost: Lost) -> LoadError {
-    match lost {
-        Lost::Gone(reason) => WireError::new(ErrorKind::Unreachable, reason).into(),
-        Lost::Failed(error) => error,
-    }
+    let hello = wire::Hello { trainer: Uuid::new_v4().to_string(), ..wire::Hello::default() };
+    Ok(WorkerLink::greet(connection, socket, hello, progress)?)
 }

@@ -75,22 +75,16 @@ pub(crate) fn greet(
     let _operation = traced::enter("connect", None);
     let options = ConnectOptions { timeout: HANDSHAKE, ..ConnectOptions::default() };
     let connection = connect(path, &options)?;
-    let mut link = WorkerLink::new(connection, path);
     let options = &setting.options;
     let cluster = setting.cluster();
     let hello = wire::Hello {
         trainer: setting.trainer.clone(),
-        version: env!("CARGO_PKG_VERSION").into(),
         coordinator: cluster.port.addresses(&cluster.coordinator),
         ranks_on_host: cluster.ranks_on_host,
         timeout_ms: u64::try_from(cluster.timeout.as_millis()).unwrap_or(u64::MAX).max(1),
+        ..wire::Hello::default()
     };
-    match link.ask(Ask::Hello(hello), progress)? {
-        Message::Welcome(wire::Welcome { worker, cluster_id, .. }) => {
-            (link.name, link.cluster_id) = (worker, cluster_id);
-        }
-        other => return Err(link.unexpected(&other).into()),
-    }
+    let mut link = WorkerLink::greet(connection, path, hello, progress)?;
     let requests = setting.requests.iter();
     let parts = requests.map(|request| open(&mut link, (setting, request), progress));
     let parts = parts.collect::<Result<Vec<_>, _>>()?;

@@ -68,6 +68,12 @@ impl Unavailable {
     }
 }
 
+impl From<Lost> for LoadError {
+    fn from(lost: Lost) -> Self {
+        Unavailable::from(lost).into_error()
+    }
+}
+
 impl From<LoadError> for Unavailable {
     fn from(error: LoadError) -> Self {
         Self::Refused(error)

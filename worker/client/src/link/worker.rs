@@ -58,10 +58,7 @@ pub(crate) struct WorkerLink {
 }
 
 impl WorkerLink {
-    pub(crate) fn new(
-        connection: Connection<wire::ToWorker, wire::ToTrainer>,
-        path: &Path,
-    ) -> Self {
+    fn new(connection: Connection<wire::ToWorker, wire::ToTrainer>, path: &Path) -> Self {
         Self {
             connection,
             path: path.to_owned(),
@@ -73,6 +70,24 @@ impl WorkerLink {
             skipped: (0, vec![]),
             heard: Instant::now(),
             pinged: None,
+        }
+    }
+
+    /// Introduces a trainer to the worker of a new connection.
+    pub(crate) fn greet(
+        connection: Connection<wire::ToWorker, wire::ToTrainer>,
+        path: &Path,
+        hello: wire::Hello,
+        progress: Progress<'_>,
+    ) -> Result<Self, Lost> {
+        let mut link = Self::new(connection, path);
+        let hello = wire::Hello { version: env!("CARGO_PKG_VERSION").into(), ..hello };
+        match link.ask(Ask::Hello(hello), progress)? {
+            Message::Welcome(wire::Welcome { worker, cluster_id, .. }) => {
+                (link.name, link.cluster_id) = (worker, cluster_id);
+                Ok(link)
+            }
+            other => Err(link.unexpected(&other)),
         }
     }
 
