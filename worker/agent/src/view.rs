@@ -1,11 +1,10 @@
 //! A view of a worker for monitoring: health pages, metrics.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::cluster::report::WorkerReport;
-use crate::pulse::Pulse;
 use crate::serve::Hub;
 
 /// Silence of the accepting thread that counts as stuck; it normally runs several times a second.
@@ -15,14 +14,12 @@ const STUCK_AFTER: Duration = Duration::from_secs(30);
 #[derive(Clone)]
 pub struct WorkerView {
     pub(crate) hub: Arc<Hub>,
-    pub(crate) trainers: Arc<AtomicUsize>,
-    pub(crate) pulse: Arc<Pulse>,
 }
 
 impl WorkerView {
     pub fn report(&self) -> WorkerReport {
         let mut report = self.hub.session.shared.report();
-        report.trainers = self.trainers.load(Ordering::Relaxed) as u64;
+        report.trainers = self.hub.trainers.load(Ordering::Relaxed) as u64;
         report.budget_bytes = self.hub.budget.total;
         report.budget_left_bytes = self.hub.budget.left();
         report
@@ -30,7 +27,7 @@ impl WorkerView {
 
     /// Returns why only a restart helps, if so. A worker serves without a coordinator, too.
     pub fn dead(&self) -> Option<String> {
-        let silent = self.pulse.silent();
+        let silent = self.hub.pulse.silent();
         (silent > STUCK_AFTER).then(|| {
             format!("the thread that accepts trainers has not run for {} s", silent.as_secs())
         })

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use shardfeed_proto::WireError;
-use shardfeed_reader::{Control, use_threads};
+use shardfeed_reader::use_threads;
 use shardfeed_socket::{AcceptError, BindError, ListenOptions, Listener};
 use shardfeed_source::{CacheOptions, DataRoots, descriptors};
 
@@ -64,10 +64,7 @@ pub enum WorkerError {
 /// A running worker; it leaves its cluster when dropped.
 pub struct Worker {
     hub: Arc<Hub>,
-    control: Arc<GrpcControl>,
     listener: Arc<Listener>,
-    trainers: Arc<AtomicUsize>,
-    pulse: Arc<Pulse>,
     accepting: Option<JoinHandle<()>>,
     _scanner: Scanner,
 }
@@ -85,10 +82,9 @@ impl Worker {
         let info = WorkerInfo { name: name.clone(), host, in_process: false, endpoint, data_roots };
         let session = Arc::new(Session::start(coordinator, info));
         let scanner = Scanner::start(Arc::clone(&session), options.cache.clone())?;
-        let control = Arc::new(GrpcControl::new(Arc::clone(&session)));
         let hub = Arc::new(Hub {
             name,
-            control: Arc::clone(&control) as Arc<dyn Control>,
+            control: Arc::new(GrpcControl::new(Arc::clone(&session))),
             catalog: Catalog::new(Arc::clone(&session), options.cache),
             session,
             budget: Budget::new(options.memory_budget_bytes),
@@ -96,21 +92,15 @@ impl Worker {
             is_draining: AtomicBool::new(false),
             serving: Default::default(),
             mixtures: Mixtures::default(),
+            trainers: AtomicUsize::new(0),
+            pulse: Pulse::new(),
         });
-        let trainers = Arc::new(AtomicUsize::new(0));
-        let pulse = Arc::new(Pulse::new());
-        let accept = Accept {
-            hub: Arc::clone(&hub),
-            control: Arc::clone(&control),
-            listener: Arc::clone(&listener),
-            trainers: Arc::clone(&trainers),
-            pulse: Arc::clone(&pulse),
-            draining: Draining::No,
-        };
+        let (of_loop, listening) = (Arc::clone(&hub), Arc::clone(&listener));
+        let accept = Accept { hub: of_loop, listener: listening, draining: Draining::No };
         let accepting =
             std::thread::Builder::new().name("shardfeed-accept".into()).spawn(|| accept.run())?;
         let accepting = Some(accepting);
-        Ok(Self { hub, control, listener, trainers, pulse, accepting, _scanner: scanner })
+        Ok(Self { hub, listener, accepting, _scanner: scanner })
     }
 
     pub fn session(&self) -> &Session {
@@ -118,8 +108,7 @@ impl Worker {
     }
 
     pub fn view(&self) -> WorkerView {
-        let (hub, trainers) = (Arc::clone(&self.hub), Arc::clone(&self.trainers));
-        WorkerView { hub, trainers, pulse: Arc::clone(&self.pulse) }
+        WorkerView { hub: Arc::clone(&self.hub) }
     }
 }
 
@@ -134,22 +123,19 @@ impl Drop for Worker {
         }
         let begun = Instant::now();
         let let_go = |most: Duration| {
-            while self.trainers.load(Ordering::Relaxed) > 0 && begun.elapsed() < most {
+            while self.hub.trainers.load(Ordering::Relaxed) > 0 && begun.elapsed() < most {
                 std::thread::sleep(Duration::from_millis(10));
             }
         };
         let_go(LET_GO_WAIT);
-        self.control.leave();
+        self.hub.control.leave();
         let_go(STOP_WAIT);
     }
 }
 
 struct Accept {
     hub: Arc<Hub>,
-    control: Arc<GrpcControl>,
     listener: Arc<Listener>,
-    trainers: Arc<AtomicUsize>,
-    pulse: Arc<Pulse>,
     draining: Draining,
 }
 
@@ -168,12 +154,12 @@ impl Accept {
         if self.draining == Draining::No && self.hub.session.is_draining() {
             self.draining = Draining::Begun;
             self.hub.is_draining.store(true, Ordering::Relaxed);
-            let trainers = self.trainers.load(Ordering::Relaxed);
+            let trainers = self.hub.trainers.load(Ordering::Relaxed);
             tracing::info!(trainers, "draining: trainers are handed over to their own processes");
         }
-        if self.draining == Draining::Begun && self.trainers.load(Ordering::Relaxed) == 0 {
+        if self.draining == Draining::Begun && self.hub.trainers.load(Ordering::Relaxed) == 0 {
             self.draining = Draining::Done;
-            self.control.leave();
+            self.hub.control.leave();
             tracing::info!(
                 "drained: this worker serves nothing and has left the cluster; stop it, or start it again \
                  once it is uncordoned"
@@ -183,7 +169,7 @@ impl Accept {
 
     fn run(mut self) {
         while !self.hub.stop.load(Ordering::Relaxed) {
-            self.pulse.beat();
+            self.hub.pulse.beat();
             self.drain();
             let incoming = match self.listener.accept(LOOK_EVERY) {
                 Ok(Some(incoming)) => incoming,
@@ -195,17 +181,15 @@ impl Accept {
                     continue;
                 }
             };
-            if self.trainers.load(Ordering::Relaxed) >= TRAINERS_MAX {
+            if self.hub.trainers.load(Ordering::Relaxed) >= TRAINERS_MAX {
                 tracing::error!(trainers = TRAINERS_MAX, "too many trainers, one was turned away");
                 continue;
             }
-            self.trainers.fetch_add(1, Ordering::Relaxed);
-            let served = TrainerGuard(Arc::clone(&self.trainers));
-            let hub = Arc::clone(&self.hub);
+            self.hub.trainers.fetch_add(1, Ordering::Relaxed);
+            let served = TrainerGuard(Arc::clone(&self.hub));
             let named = std::thread::Builder::new().name("shardfeed-trainer".into());
             let spawned = named.spawn(move || {
-                let _served = served;
-                serve(&hub, incoming);
+                serve(&served.0, incoming);
             });
             if let Err(error) = spawned {
                 tracing::error!(%error, "no thread for a trainer");
@@ -215,10 +199,10 @@ impl Accept {
 }
 
 /// A trainer that is being served, counted until dropped.
-struct TrainerGuard(Arc<AtomicUsize>);
+struct TrainerGuard(Arc<Hub>);
 
 impl Drop for TrainerGuard {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.trainers.fetch_sub(1, Ordering::Relaxed);
     }
 }

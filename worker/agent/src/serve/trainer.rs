@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, TryRecvError};
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,8 @@ use shardfeed_socket::{Incoming, Peer, Receiver, Sender, SocketError};
 use shardfeed_source::{Dataset, FileRules, LoadError, Lock, OpenProgress, ScanStage, trace};
 
 use crate::catalog::{Catalog, Opened, SampleSource, Source};
-use crate::cluster::{Addresses, Coordinator, Session};
+use crate::cluster::{Addresses, Coordinator, GrpcControl, Session};
+use crate::pulse::Pulse;
 use crate::serve::budget::Budget;
 use crate::serve::describe::describe;
 use crate::serve::flight::{Flight, Named};
@@ -73,7 +74,7 @@ const OTHER_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) struct Hub {
     pub(crate) name: String,
     pub(crate) session: Arc<Session>,
-    pub(crate) control: Arc<dyn Control>,
+    pub(crate) control: Arc<GrpcControl>,
     pub(crate) catalog: Catalog,
     pub(crate) budget: Budget,
     pub(crate) stop: Arc<AtomicBool>,
@@ -82,6 +83,10 @@ pub(crate) struct Hub {
     /// Sending thread of each rank that is served here.
     pub(crate) serving: Serving,
     pub(crate) mixtures: Mixtures,
+    /// Number of trainers.
+    pub(crate) trainers: AtomicUsize,
+    /// Signs of life of the thread that accepts trainers.
+    pub(crate) pulse: Pulse,
 }
 
 /// Channels that close when the threads that send batches end, by job and rank.
@@ -464,7 +469,8 @@ impl Trainer<'_> {
         let (budget, ranks) = (&self.hub.budget, self.hello.ranks_on_host);
         let share = budget.share(&self.peer, start.memory_budget, ranks, held_bytes)?;
         let lease = self.ask_control(|control, waiting| control.lease(&request, waiting))?;
-        let rank = LeaseGuard::new(&self.hub.control, lease);
+        let control = Arc::<GrpcControl>::clone(&self.hub.control);
+        let rank = LeaseGuard::new(control, lease);
         let Lease { job: name, generation, rank: number, fencing, mixture, .. } = &rank.lease;
         tracing::info!(job = %name, generation, rank = number, fencing, "a trainer's rank has its lease");
         // Only a trainer with a lease of the job may report its records.

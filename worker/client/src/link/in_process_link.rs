@@ -184,7 +184,8 @@ impl InProcessLink {
         };
         let (control, identity) = (Arc::clone(&self.control), job.identity);
         move |waiting| {
-            let rank = LeaseGuard::new(&control, control.lease(&request, waiting)?);
+            let lease = control.lease(&request, waiting)?;
+            let rank = LeaseGuard::new(control, lease);
             let reader = rank.read(plans, &identity, request.world_size, options)?;
             Ok(Running { reader, is_offered: false, rank })
         }

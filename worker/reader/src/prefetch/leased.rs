@@ -93,9 +93,8 @@ pub struct LeaseGuard {
 }
 
 impl LeaseGuard {
-    pub fn new(control: &Arc<dyn Control>, lease: Lease) -> Self {
-        let rank = RankLease { control: Arc::clone(control), lease };
-        Self { rank, is_told: true, is_kept: false }
+    pub fn new(control: Arc<dyn Control>, lease: Lease) -> Self {
+        Self { rank: RankLease { control, lease }, is_told: true, is_kept: false }
     }
 }
 

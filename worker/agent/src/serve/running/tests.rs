@@ -146,8 +146,7 @@ fn serve_ahead(
     // A wait that outlasts the trainer is detected at once.
     sender.set_timeout(Duration::ZERO);
     let peer = Peer { pid: None, uid: 0, gid: 0 };
-    let control: Arc<dyn Control> = Arc::new(Faulty(fault));
-    let rank = LeaseGuard::new(&control, lease());
+    let rank = LeaseGuard::new(Arc::new(Faulty(fault)), lease());
     let prefetch = Prefetch::start(Assignment::Planned(plan_of), options).unwrap();
     let ready = ReadyRank {
         start: 1,
