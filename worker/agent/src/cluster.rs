@@ -1,8 +1,7 @@
 //! The coordinator-facing side: routing to coordinators, the session, and `Control` over it.
 
 pub(crate) mod address;
-pub(crate) mod claim;
-mod confirmed;
+pub(crate) mod confirmed;
 pub(crate) mod control;
 pub(crate) mod coordinator;
 pub(crate) mod credentials;

@@ -116,7 +116,7 @@ impl DatasetRequest {
 
     /// Returns the encoded record spec that makes samples; empty: each record is one.
     pub fn program(&self) -> &[u8] {
-        self.program.as_ref().map_or(&[], EncodedProgram::encoded)
+        self.program.as_ref().map_or(&[], |program| program.encoded.bytes())
     }
 
     /// Finds and indexes its files in this process, and counts their samples. If the files are gone,
@@ -236,9 +236,5 @@ impl EncodedProgram {
         let encoded = EncodedSpec::of_samples(schema)?.map(Arc::new);
         let program = schema.samples().map(Arc::clone);
         Ok(program.zip(encoded).map(|(program, encoded)| Self { program, encoded }))
-    }
-
-    pub(crate) fn encoded(&self) -> &[u8] {
-        self.encoded.bytes()
     }
 }

@@ -9,12 +9,6 @@ use shardfeed_reader::LeaseTime;
 const MARGIN_PART: u32 = 5;
 const MARGIN_LEAST: Duration = Duration::from_secs(1);
 
-/// Returns the rest of a session's lifetime `ttl`, `age` after it sent its last answered message.
-fn good_for(ttl: Duration, age: Duration) -> Duration {
-    let margin = (ttl / MARGIN_PART).max(MARGIN_LEAST.min(ttl / 2));
-    (ttl - margin).saturating_sub(age)
-}
-
 /// Time when the session was last known to be alive, and its lifetime without a confirmation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Confirmed {
@@ -27,8 +21,10 @@ impl Confirmed {
         LeaseTime::now().since(self.sent)
     }
 
+    /// Returns the rest of the lifetime, less the margin.
     pub(crate) fn good_for(&self, now: LeaseTime) -> Duration {
-        good_for(self.ttl, now.since(self.sent))
+        let margin = (self.ttl / MARGIN_PART).max(MARGIN_LEAST.min(self.ttl / 2));
+        (self.ttl - margin).saturating_sub(now.since(self.sent))
     }
 }
 
@@ -38,7 +34,8 @@ mod tests {
 
     #[test]
     fn a_fifth_or_a_second_is_left_and_at_most_half() {
-        let seconds = Duration::from_secs;
+        let (seconds, sent) = (Duration::from_secs, LeaseTime::now());
+        let good_for = |ttl, age| Confirmed { sent, ttl }.good_for(sent + age);
         assert_eq!(good_for(seconds(30), Duration::ZERO), seconds(24));
         assert_eq!(good_for(seconds(3), Duration::ZERO), seconds(2));
         assert_eq!(good_for(seconds(1), Duration::ZERO), Duration::from_millis(500));

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use shardfeed_pipeline::Account;
+use shardfeed_plan::dynamic::GroupRange;
 use shardfeed_plan::{Digest, Intent, LoaderState, Mode, Segment};
 use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::{
@@ -21,7 +22,7 @@ use tokio::task::JoinHandle;
 
 use crate::cluster::runtime::runtime;
 use crate::cluster::served::{Moved, Moves, Served, ServedState};
-use crate::cluster::session::{Session, SharedSession, is_definite, start_message};
+use crate::cluster::session::{Session, SharedSession, is_definite, ms_of, start_message};
 
 /// Maximum number of shards in a rank's report of shards being read.
 const READING_MAX: usize = 1024;
@@ -57,7 +58,7 @@ const REGISTER_ROUNDS_MAX: usize = 16;
 /// Control by a coordinator, within one session.
 #[derive(Debug)]
 pub struct GrpcControl {
-    pub(super) session: Arc<Session>,
+    session: Arc<Session>,
     served: Lock<BTreeMap<(String, u64), Arc<Served>>>,
     leases: AtomicU64,
     /// Final reports being sent, by job and rank.
@@ -83,7 +84,7 @@ impl GrpcControl {
     }
 
     /// Returns the lease's rank as it is served, unless the lease is known to have ended.
-    pub(super) fn good(&self, lease: &Lease) -> Result<Arc<Served>, ControlError> {
+    fn good(&self, lease: &Lease) -> Result<Arc<Served>, ControlError> {
         let Some(served) = self.find(lease) else {
             return Err(replaced(lease));
         };
@@ -383,7 +384,38 @@ impl Control for GrpcControl {
         take: &Claim,
         waiting: Waiting<'_>,
     ) -> Result<Grant, ControlError> {
-        self.claim_groups(lease, take, waiting)
+        let served = self.good(lease)?;
+        let (at, named) = {
+            let state = served.lock();
+            ((state.epoch, state.step), served.lease_of(&state))
+        };
+        let step = match at.0.cmp(&take.epoch) {
+            std::cmp::Ordering::Equal => at.1,
+            std::cmp::Ordering::Less => 0,
+            // The trainer has passed this epoch.
+            std::cmp::Ordering::Greater => {
+                return Ok(Grant { first: take.known, ended: true, ..Grant::default() });
+            }
+        };
+        let Some(session) = self.session.shared.current_id() else {
+            return Err(WireError::new(ErrorKind::Retry, "the session is being joined again"));
+        };
+        let request = wire::ClaimGroupsRequest {
+            context: None,
+            session,
+            lease: Some(named),
+            epoch: take.epoch,
+            step,
+            started: take.started,
+            known: take.known,
+            wants: take.wants,
+            ahead: take.ahead,
+            released: take.released.map(|release| release.from),
+            version: take.released.map_or(0, |release| release.version),
+            wait_ms: ms_of(take.wait),
+        };
+        let coordinator = self.session.coordinator();
+        coordinator.call_longer(take.wait, waiting, &request).map(grant_from)
     }
 
     fn watch(&self, lease: &Lease, bell: Notifier) {
@@ -471,6 +503,24 @@ impl Control for GrpcControl {
         let state = answer.state.map(|text| LoaderState::from_json(&text)).transpose();
         state.map_err(|error| WireError::new(ErrorKind::State, error.to_string()))
     }
+}
+
+fn grant_from(answer: wire::ClaimGroupsResponse) -> Grant {
+    let piece =
+        |piece: wire::GroupRange| GroupRange { group: piece.group, from: piece.from, to: piece.to };
+    let wire::ClaimGroupsResponse {
+        pieces,
+        first,
+        samples,
+        horizon,
+        version,
+        closed,
+        revoke_from,
+        ended,
+        steps_before: first_step,
+    } = answer;
+    let pieces = pieces.into_iter().map(piece).collect();
+    Grant { first, pieces, samples, horizon, version, closed, revoke_from, ended, first_step }
 }
 
 /// True if a process may replace another loader of its rank: both have one user, or it is root's.

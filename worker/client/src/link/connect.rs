@@ -140,8 +140,11 @@ pub(crate) fn register(
         tables: job.schemas.all().iter().flat_map(|of| of.tables()).filter_map(table).collect(),
     };
     match link.ask(Ask::Register(request), progress)? {
-        Message::Registered(registered) => {
-            link.joined(registered.cluster_id);
+        Message::Registered(wire::Registered { cluster_id }) => {
+            // Empty if the worker has reached no coordinator.
+            if !cluster_id.is_empty() {
+                link.cluster_id = cluster_id;
+            }
             link.set_schema(job.schemas.first());
             Ok(())
         }

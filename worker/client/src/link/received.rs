@@ -38,8 +38,6 @@ struct Returned {
     out: AtomicUsize,
 }
 
-impl Returned {}
-
 /// Violation of the protocol by the worker, with a description.
 #[derive(Debug, thiserror::Error)]
 #[error("the worker broke the protocol: {0}; use the same version of shardfeed for both")]

@@ -91,13 +91,6 @@ impl WorkerLink {
         }
     }
 
-    /// Sets the id of the cluster once the worker has reached a coordinator.
-    pub(crate) fn joined(&mut self, cluster_id: String) {
-        if !cluster_id.is_empty() {
-            self.cluster_id = cluster_id;
-        }
-    }
-
     pub(crate) fn set_schema(&mut self, schema: &Arc<Schema>) {
         self.schema = Some(Arc::clone(schema));
     }
