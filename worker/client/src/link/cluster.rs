@@ -26,7 +26,7 @@ use crate::link::Link;
 use crate::link::connect::{default_worker_socket, greet_for, register};
 use crate::link::exchange::{Event, InHand, Partition, Progress, Setting};
 use crate::link::in_process_link::InProcessLink;
-use crate::link::outcome::{Lost, Unavailable};
+use crate::link::outcome::Unavailable;
 use crate::link::received::{Broken, Received, prefetch_stats, samples_of};
 use crate::link::worker::WorkerLink;
 use crate::pace::us;
@@ -94,7 +94,7 @@ impl Cluster {
                 }
                 (Backend::InProcess(Box::new(in_process), None), State::InProcess, contents)
             }
-            Err(error) => return Err(error.into_error()),
+            Err(error) => return Err(error.into()),
         };
         let worker = (is_told || path.exists()).then_some(path);
         let rules = Rules {
@@ -217,10 +217,10 @@ impl Cluster {
         debug_assert!(matches!(reply, Ok(None)), "{reply:?}");
     }
 
-    fn lost(&mut self, lost: Lost) -> Result<(), LoadError> {
+    fn lost(&mut self, lost: Unavailable) -> Result<(), LoadError> {
         match lost {
-            Lost::Gone(reason) => self.apply(Input::Gone(reason)).map(drop),
-            Lost::Failed(error) => Err(error),
+            Unavailable::Absent(reason) => self.apply(Input::Gone(reason)).map(drop),
+            refused => Err(refused.into()),
         }
     }
 
@@ -465,7 +465,7 @@ impl Link for Cluster {
             }
             Backend::Connecting(_) | Backend::Opening(_) => return,
         };
-        if let Err(Lost::Gone(reason)) = sent {
+        if let Err(Unavailable::Absent(reason)) = sent {
             self.inform(Input::Gone(reason));
         }
     }

@@ -148,7 +148,7 @@ pub(crate) fn register(
             link.set_schema(job.schemas.first());
             Ok(())
         }
-        other => Err(link.unexpected(&other).into()),
+        other => Err(link.unexpected(&other)),
     }
 }
 
@@ -179,7 +179,7 @@ fn open(
     };
     let described = match link.ask(Ask::Open(request), progress)? {
         Message::Dataset(dataset) => dataset,
-        other => return Err(link.unexpected(&other).into()),
+        other => return Err(link.unexpected(&other)),
     };
     let is_mixing = described.source == of.source;
     if !is_mixing || described.has_maps != of.program.is_some() {
@@ -193,10 +193,10 @@ fn open(
     let (mut shards, mut digests) = (Vec::new(), Vec::new());
     loop {
         let Message::Shards(rows) = link.wait(progress)? else {
-            return Err(link.broken("a dataset without its shards").into());
+            return Err(link.broken("a dataset without its shards"));
         };
         if rows.paths.len() != rows.records.len() {
-            return Err(link.broken("shards without counts").into());
+            return Err(link.broken("shards without counts"));
         }
         let known = rows.digests.iter().map(|digest| digest_from("digests", digest));
         let known = known.collect::<Result<Vec<_>, _>>();
@@ -207,7 +207,7 @@ fn open(
             break;
         }
     }
-    let bad = |error: String| Unavailable::from(link.broken(&error));
+    let bad = |error: String| link.broken(&error);
     let rules = FileRules::parse(&described.compression, &described.corrupt).map_err(bad)?;
     let left_out = described.left_out.into_iter().map(|left| LeftOut {
         shard: left.shard as u32,
@@ -227,7 +227,7 @@ fn open(
         let maps = receive_maps(link, program, (&shards, &digests), progress)?;
         let maps = SampleMaps::new(maps, damaged.collect(), described.damaged_total);
         if maps.content(digests.into_iter()) != digest {
-            return Err(link.broken("the samples of another dataset").into());
+            return Err(link.broken("the samples of another dataset"));
         }
         samples = Some(Arc::new(maps));
     }
@@ -256,7 +256,7 @@ fn receive_maps(
         let (mut content, mut counts) = (Vec::new(), Vec::new());
         loop {
             let Message::MapPart(part) = link.wait(progress)? else {
-                return Err(link.broken("a dataset without its sample maps").into());
+                return Err(link.broken("a dataset without its sample maps"));
             };
             content.extend(part.content);
             counts.extend(part.pack_counts);

@@ -1,4 +1,4 @@
-//! Outcomes of talking to a worker: a message, a failed request, or no connection.
+//! Outcomes of talking to a worker: a message, or no worker that can be used.
 
 use std::time::Duration;
 
@@ -39,55 +39,34 @@ pub(crate) enum Heard<B = Received> {
     Other,
 }
 
-/// Reason why a request failed.
-#[derive(Debug)]
-pub(crate) enum Lost {
-    Gone(String),
-    /// The request was refused; the connection stays usable.
-    Failed(LoadError),
-}
-
-/// Reason why no worker can be used.
+/// Reason why no worker can be used, or why a request failed.
 #[derive(Debug)]
 pub(crate) enum Unavailable {
     /// It is missing or went away: it may come, or be replaced.
     Absent(String),
     /// It accepts no trainers: it has to be replaced.
     Cordoned(String),
-    /// It answered, and another request would fail again.
+    /// It answered, and another request would fail again; a connection stays usable.
     Refused(LoadError),
 }
 
-impl Unavailable {
-    pub(crate) fn into_error(self) -> LoadError {
-        match self {
-            Self::Absent(reason) => WireError::new(ErrorKind::Unreachable, reason).into(),
-            Self::Cordoned(reason) => WireError::new(ErrorKind::Cordoned, reason).into(),
-            Self::Refused(error) => error,
+impl From<Unavailable> for LoadError {
+    fn from(unavailable: Unavailable) -> Self {
+        match unavailable {
+            Unavailable::Absent(reason) => WireError::new(ErrorKind::Unreachable, reason).into(),
+            Unavailable::Cordoned(reason) => WireError::new(ErrorKind::Cordoned, reason).into(),
+            Unavailable::Refused(error) => error,
         }
-    }
-}
-
-impl From<Lost> for LoadError {
-    fn from(lost: Lost) -> Self {
-        Unavailable::from(lost).into_error()
     }
 }
 
 impl From<LoadError> for Unavailable {
     fn from(error: LoadError) -> Self {
-        Self::Refused(error)
-    }
-}
-
-impl From<Lost> for Unavailable {
-    fn from(lost: Lost) -> Self {
-        match lost {
-            Lost::Gone(reason) => Self::Absent(reason),
-            Lost::Failed(LoadError::Wire(error)) if error.kind == ErrorKind::Cordoned => {
+        match error {
+            LoadError::Wire(error) if error.kind == ErrorKind::Cordoned => {
                 Self::Cordoned(error.message)
             }
-            Lost::Failed(error) => Self::Refused(error),
+            error => Self::Refused(error),
         }
     }
 }

@@ -15,7 +15,7 @@ use shardfeed_socket::{Connection, SocketError};
 use shardfeed_source::{LoadError, OpenProgress, ScanProgress, ScanStage};
 
 use crate::link::exchange::Progress;
-use crate::link::outcome::{Heard, Lost};
+use crate::link::outcome::{Heard, Unavailable};
 use crate::link::received::{Broken, Received, Regions};
 
 /// Interval at which a caller that waits for an answer may cancel.
@@ -29,15 +29,15 @@ const SILENCE: Duration = Duration::from_secs(1);
 /// A worker that does not answer a ping within this time is given up.
 const PONG_WAIT: Duration = Duration::from_secs(2);
 
-impl From<SocketError> for Lost {
+impl From<SocketError> for Unavailable {
     fn from(error: SocketError) -> Self {
-        Self::Gone(error.to_string())
+        Self::Absent(error.to_string())
     }
 }
 
-impl From<Broken> for Lost {
+impl From<Broken> for Unavailable {
     fn from(error: Broken) -> Self {
-        Self::Gone(error.to_string())
+        Self::Absent(error.to_string())
     }
 }
 
@@ -79,7 +79,7 @@ impl WorkerLink {
         path: &Path,
         hello: wire::Hello,
         progress: Progress<'_>,
-    ) -> Result<Self, Lost> {
+    ) -> Result<Self, Unavailable> {
         let mut link = Self::new(connection, path);
         let hello = wire::Hello { version: env!("CARGO_PKG_VERSION").into(), ..hello };
         match link.ask(Ask::Hello(hello), progress)? {
@@ -95,28 +95,28 @@ impl WorkerLink {
         self.schema = Some(Arc::clone(schema));
     }
 
-    pub(crate) fn broken(&self, what: &str) -> Lost {
-        Lost::Gone(format!("{}: {}", self.path.display(), Broken::new(what)))
+    pub(crate) fn broken(&self, what: &str) -> Unavailable {
+        Unavailable::Absent(format!("{}: {}", self.path.display(), Broken::new(what)))
     }
 
-    pub(crate) fn unexpected(&self, message: &Message) -> Lost {
+    pub(crate) fn unexpected(&self, message: &Message) -> Unavailable {
         let text = format!("{message:?}");
         self.broken(&format!("{:.40} is no answer to the request", text))
     }
 
     /// Sends a message with the trace context of this thread.
-    pub(crate) fn send(&self, ask: Ask) -> Result<(), Lost> {
+    pub(crate) fn send(&self, ask: Ask) -> Result<(), Unavailable> {
         let traceparent = traced::current().map(|current| current.to_string()).unwrap_or_default();
         Ok(self.connection.send(&wire::ToWorker { traceparent, message: Some(ask) }, None)?)
     }
 
     /// Sends a request and waits for its answer.
-    pub(crate) fn ask(&mut self, ask: Ask, progress: Progress<'_>) -> Result<Message, Lost> {
+    pub(crate) fn ask(&mut self, ask: Ask, progress: Progress<'_>) -> Result<Message, Unavailable> {
         self.send(ask)?;
         self.wait(progress)
     }
 
-    pub(crate) fn wait(&mut self, progress: Progress<'_>) -> Result<Message, Lost> {
+    pub(crate) fn wait(&mut self, progress: Progress<'_>) -> Result<Message, Unavailable> {
         let mut heard = Instant::now();
         let mut last = OpenProgress::waiting("");
         loop {
@@ -124,7 +124,7 @@ impl WorkerLink {
             if received.is_some() {
                 heard = Instant::now();
             } else if heard.elapsed() > ANSWER_SILENCE {
-                return Err(Lost::Gone(format!(
+                return Err(Unavailable::Absent(format!(
                     "the worker at {} did not answer for {} s",
                     self.path.display(),
                     ANSWER_SILENCE.as_secs()
@@ -136,7 +136,7 @@ impl WorkerLink {
                 return Ok(answer);
             }
             if !progress(&last) {
-                return Err(Lost::Failed(LoadError::Interrupted));
+                return Err(Unavailable::Refused(LoadError::Interrupted));
             }
         }
     }
@@ -150,14 +150,14 @@ impl WorkerLink {
         message: wire::ToTrainer,
         fd: Option<OwnedFd>,
         last: &mut OpenProgress,
-    ) -> Result<Option<Message>, Lost> {
+    ) -> Result<Option<Message>, Unavailable> {
         match message.message {
             Some(Message::Progress(now)) => {
                 *last = progress_of(now);
                 Ok(None)
             }
             Some(Message::Failed(failed)) if failed.start == 0 => {
-                Err(Lost::Failed(WireError::from_message(failed.error).into()))
+                Err(LoadError::from(WireError::from_message(failed.error)).into())
             }
             Some(
                 answer @ (Message::Welcome(_)
@@ -168,7 +168,7 @@ impl WorkerLink {
                 | Message::State(_)
                 | Message::TracePart(_)),
             ) => Ok(Some(answer)),
-            Some(Message::Goodbye(goodbye)) => Err(Lost::Gone(goodbye.reason)),
+            Some(Message::Goodbye(goodbye)) => Err(Unavailable::Absent(goodbye.reason)),
             other => {
                 self.take(wire::ToTrainer { message: other }, fd)?;
                 Ok(None)
@@ -177,7 +177,7 @@ impl WorkerLink {
     }
 
     /// Returns a message if one has arrived; never waits.
-    pub(crate) fn try_hear(&mut self) -> Result<Option<Heard>, Lost> {
+    pub(crate) fn try_hear(&mut self) -> Result<Option<Heard>, Unavailable> {
         match self.connection.try_recv()? {
             None => Ok(None),
             Some((message, fd)) => self.take(message, fd).map(Some),
@@ -185,7 +185,7 @@ impl WorkerLink {
     }
 
     /// Waits at most `timeout` for a message.
-    pub(crate) fn hear(&mut self, timeout: Duration) -> Result<Option<Heard>, Lost> {
+    pub(crate) fn hear(&mut self, timeout: Duration) -> Result<Option<Heard>, Unavailable> {
         match self.connection.recv(timeout)? {
             Some((message, fd)) => self.take(message, fd).map(Some),
             None => {
@@ -196,13 +196,13 @@ impl WorkerLink {
     }
 
     /// Pings a silent worker: one that is stopped, not dead, keeps its connections open.
-    fn look_after(&mut self) -> Result<(), Lost> {
+    fn look_after(&mut self) -> Result<(), Unavailable> {
         match self.pinged {
             None if self.heard.elapsed() > SILENCE => {
                 self.pinged = Some(Instant::now());
                 self.send(Ask::Ping(wire::Ping { nonce: 0 }))
             }
-            Some(pinged) if pinged.elapsed() > PONG_WAIT => Err(Lost::Gone(format!(
+            Some(pinged) if pinged.elapsed() > PONG_WAIT => Err(Unavailable::Absent(format!(
                 "the worker at {} does not answer: it is stopped or stuck",
                 self.path.display()
             ))),
@@ -218,7 +218,11 @@ impl WorkerLink {
         self.skipped.1.extend(skipped.into_iter().map(Skipped::from));
     }
 
-    fn take(&mut self, message: wire::ToTrainer, fd: Option<OwnedFd>) -> Result<Heard, Lost> {
+    fn take(
+        &mut self,
+        message: wire::ToTrainer,
+        fd: Option<OwnedFd>,
+    ) -> Result<Heard, Unavailable> {
         (self.heard, self.pinged) = (Instant::now(), None);
         Ok(match message.message {
             Some(Message::SkippedPart(wire::SkippedPart { start, skipped })) => {
@@ -375,16 +379,16 @@ mod tests {
         let failed = wire::Failed { start: 0, error: Some(error) };
         worker.send(&said(Message::Failed(failed)), None).unwrap();
         let lost = link.ask(Ask::Latest(wire::Latest {}), &mut |_| true).unwrap_err();
-        assert!(matches!(lost, Lost::Failed(LoadError::Wire(_))), "{lost:?}");
+        assert!(matches!(lost, Unavailable::Refused(LoadError::Wire(_))), "{lost:?}");
     }
 
     #[test]
     fn a_worker_that_says_what_nobody_asked_for_is_given_up() {
         let (worker, trainer) = Connection::<wire::ToTrainer, wire::ToWorker>::pair().unwrap();
         let mut link = WorkerLink::new(trainer, Path::new("/run/w.sock"));
-        let gone = |lost: Lost| match lost {
-            Lost::Gone(reason) => reason,
-            Lost::Failed(error) => panic!("{error}"),
+        let gone = |lost: Unavailable| match lost {
+            Unavailable::Absent(reason) => reason,
+            other => panic!("{other:?}"),
         };
         let answer = Message::Registered(wire::Registered::default());
         let mut said = vec![gone(link.unexpected(&answer))];

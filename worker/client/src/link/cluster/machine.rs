@@ -318,7 +318,7 @@ impl<B> Machine<B> {
             }
             error => {
                 // The next call tries again.
-                let error = error.into_error();
+                let error = LoadError::from(error);
                 let step = self.lose(&error.to_string(), now);
                 self.failure = None;
                 step.refused(error)
