@@ -274,9 +274,10 @@ impl Feeder {
 
     fn feed(&mut self) -> Result<(), Ended> {
         while self.line.is_wanted() {
-            let delivery = self.reader.next(LOOK_EVERY)?;
             let stats = self.reader.prefetch.stats();
+            // Waits while the trainer does not read: the lease is checked afterwards.
             self.tell(&stats)?;
+            let delivery = self.reader.next(LOOK_EVERY)?;
             if let Some(reason) = self.reader.take_reason() {
                 let note = wire::Progress { note: reason.to_owned(), ..Default::default() };
                 self.line.send(Message::Progress(note), None)?;

@@ -187,3 +187,6 @@ impl RankReader {
             && matches!(error, LoadError::Wire(error) if error.kind == ErrorKind::Fenced)
     }
 }
+
+#[cfg(test)]
+mod tests;
