@@ -93,11 +93,21 @@ pub(super) fn next_message<'a>(
     rest: &mut &'a [u8],
     number: u32,
 ) -> Result<Option<&'a [u8]>, WireError<'a>> {
+    // Almost always the next field is the requested one, or there is none.
+    match take_tagged(rest, tag(number)) {
+        Some(message) => Ok(Some(message)),
+        None if rest.is_empty() => Ok(None),
+        None => next_message_behind(rest, number),
+    }
+}
+
+/// As [`next_message`], behind a field that is another one, or not of the usual form.
+#[inline(never)]
+fn next_message_behind<'a>(
+    rest: &mut &'a [u8],
+    number: u32,
+) -> Result<Option<&'a [u8]>, WireError<'a>> {
     loop {
-        // Almost always the next field is the requested one.
-        if let Some(message) = take_tagged(rest, tag(number)) {
-            return Ok(Some(message));
-        }
         let mut fields = Fields::new(rest);
         let field = fields.next()?;
         *rest = fields.rest;

@@ -240,6 +240,9 @@ impl KeptMaps {
         columns: &MeasuredColumns,
         go_on: GoOn<'_>,
     ) -> Result<(), LoadError> {
+        if self.index.is_none() && self.host.is_none() {
+            return Ok(());
+        }
         for (key, column) in columns.whole() {
             let name = self.column_name(shard, key);
             let bytes = encode_column(&name, column);
