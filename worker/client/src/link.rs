@@ -13,14 +13,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shardfeed_pipeline::Batch;
-use shardfeed_plan::LoaderState;
+use shardfeed_plan::{LoaderState, Start};
 use shardfeed_reader::{Demand, JobSpec, PrefetchStats, StartPosition};
 use shardfeed_source::{LoadError, OpenProgress, ScanProgress};
 
 use crate::contents::Contents;
 use crate::request;
 use cluster::Cluster;
-use exchange::{ControlOf, Event, InHand, Partition, Progress, Setting};
+use exchange::{ControlOf, Event, InHand, Progress, Setting};
 use in_process_link::InProcessLink;
 
 /// Source of a rank's batches. The defaults are those of a link that is closed.
@@ -70,7 +70,7 @@ pub(crate) trait Link: Send {
     fn end(&mut self, _failure: Option<&str>) {}
 
     /// Changes the rank and its part of each batch from the next start on.
-    fn set_partition(&mut self, _partition: Partition) {}
+    fn set_part(&mut self, _start: &Start) {}
 
     /// An epoch ended: the link may return to a worker that is available again.
     fn epoch_ended(&mut self) {}

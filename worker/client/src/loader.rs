@@ -384,18 +384,19 @@ impl Loader {
         progress: &mut dyn FnMut(&OpenProgress) -> bool,
     ) -> Result<u64, LoadError> {
         self.check_open()?;
-        let (cursor, partition) = reshard::reshard(&self.cursor, step, world_size, rank)?;
+        let cursor = reshard::reshard(&self.cursor, step, world_size, rank)?;
+        let start = *cursor.start();
         let course = self.course_at(&cursor)?;
-        let ledger = match (&self.ledger, partition.rank == self.options.rank) {
-            (Some(_), false) => Some(Ledger::from_environment(partition.rank, &self.options)?),
+        let ledger = match (&self.ledger, start.rank == self.options.rank) {
+            (Some(_), false) => Some(Ledger::from_environment(start.rank, &self.options)?),
             _ => None,
         };
         self.link.register(&self.job, progress)?;
-        self.link.set_partition(partition);
-        partition.apply(&mut self.options);
+        self.link.set_part(&start);
+        self.options.set_part(&start);
         self.ledger = ledger.unwrap_or_else(|| self.ledger.take());
         self.start_at(cursor, course);
-        Ok(partition.batch_size)
+        Ok(start.batch_size)
     }
 
     /// Leaves out the next steps of the epoch. All ranks call this at the same step.

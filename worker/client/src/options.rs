@@ -2,7 +2,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use shardfeed_pipeline::RecordSpec;
-use shardfeed_plan::{Corrupt, Length, Mode, Tail};
+use shardfeed_plan::{Corrupt, Length, Mode, Start, Tail};
 use shardfeed_proto::COORDINATOR_TIMEOUT;
 use shardfeed_reader::DoubtPolicy;
 use shardfeed_source::{CacheOptions, FileRules, SharedIndex};
@@ -148,6 +148,12 @@ pub fn interleave_default(shuffle: bool) -> u64 {
 impl LoaderOptions {
     pub fn file_rules(&self) -> FileRules {
         FileRules { compression: self.compression, corrupt: self.corrupt }
+    }
+
+    /// Changes the rank and its part of each global batch.
+    pub(crate) fn set_part(&mut self, start: &Start) {
+        (self.rank, self.world_size) = (start.rank, start.world_size);
+        self.batch_size = start.batch_size;
     }
 }
 

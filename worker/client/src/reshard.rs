@@ -3,9 +3,7 @@
 use shardfeed_plan::{Cursor, LEFT_OUT_MAX, SEGMENTS_MAX, Segment, Start, Steps, Tail};
 use shardfeed_source::LoadError;
 
-use crate::link::exchange::Partition;
-
-/// Returns the cursor after a reshard from `step` of its epoch on, and the rank's new part.
+/// Returns the cursor after a reshard from `step` of its epoch on.
 /// - `rank`: `None` keeps the cursor's rank.
 ///
 /// # Errors  The numbers do not fit; the message names some that do.
@@ -14,7 +12,7 @@ pub(crate) fn reshard(
     step: u64,
     world_size: u64,
     rank: Option<u64>,
-) -> Result<(Cursor, Partition), LoadError> {
+) -> Result<Cursor, LoadError> {
     let bad = |message: String| Err(LoadError::Option(message));
     let (epoch, own_step, before) = (cursor.epoch(), cursor.step(), cursor.start());
     if cursor.identity().is_dynamic() {
@@ -76,8 +74,7 @@ pub(crate) fn reshard(
     cut(&mut state.segments, step);
     state.left_out.cut(step);
     let start = Start { lanes, batch_size, rank, world_size };
-    let cursor = Cursor::resume(cursor.identity().clone(), start, &state)?;
-    Ok((cursor, Partition { rank, world_size, batch_size }))
+    Ok(Cursor::resume(cursor.identity().clone(), start, &state)?)
 }
 
 /// Returns the cursor after the next `steps` steps of its epoch were left out, in a new generation.
@@ -179,13 +176,14 @@ mod tests {
 
     #[test]
     fn the_global_batch_and_the_lanes_stay() {
-        let (after, partition) = reshard(&cursor(3, 9), 7, 3, Some(2)).unwrap();
-        assert_eq!(partition, Partition { rank: 2, world_size: 3, batch_size: 8 });
+        let after = reshard(&cursor(3, 9), 7, 3, Some(2)).unwrap();
+        let lanes = Some(4);
+        assert_eq!(*after.start(), Start { lanes, rank: 2, world_size: 3, batch_size: 8 });
         assert_eq!((after.epoch(), after.step(), after.generation()), (0, 7, 1));
         let segment = |steps| Segment { lanes: 4, global_batch: 24, steps: Steps::All(steps) };
         assert_eq!(after.segments(), [segment(7)]);
-        let (again, partition) = reshard(&after, 2, 6, None).unwrap();
-        assert_eq!(partition, Partition { rank: 2, world_size: 6, batch_size: 4 });
+        let again = reshard(&after, 2, 6, None).unwrap();
+        assert_eq!(*again.start(), Start { lanes, rank: 2, world_size: 6, batch_size: 4 });
         assert_eq!((again.segments(), again.generation()), (&[segment(2)][..], 2));
     }
 
@@ -196,7 +194,7 @@ mod tests {
         let mut later = Cursor::resume(cursor(0, 0).identity().clone(), start, &state).unwrap();
         (0..4).for_each(|_| later.advance(100));
         let numbers = |step| {
-            let (after, _) = reshard(&later, step, 1, None).unwrap();
+            let after = reshard(&later, step, 1, None).unwrap();
             assert_eq!(after.step(), step);
             let each = |s: &Segment| (s.lanes, s.global_batch, s.steps.most());
             after.segments().iter().map(each).collect::<Vec<_>>()

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
 use shardfeed_pipeline::Batch;
-use shardfeed_plan::{LoaderState, Mode};
+use shardfeed_plan::{LoaderState, Mode, Start};
 use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
 use shardfeed_proto::trainer::v1::to_worker::Message as Ask;
@@ -24,7 +24,7 @@ use shardfeed_source::LoadError;
 use crate::contents::Contents;
 use crate::link::Link;
 use crate::link::connect::{default_worker_socket, greet_for, register};
-use crate::link::exchange::{Event, InHand, Partition, Progress, Setting};
+use crate::link::exchange::{Event, InHand, Progress, Setting};
 use crate::link::in_process_link::InProcessLink;
 use crate::link::outcome::Unavailable;
 use crate::link::received::{Broken, Received, prefetch_stats, samples_of};
@@ -488,11 +488,11 @@ impl Link for Cluster {
         self.inform(Input::Stop { failure: failure.map(Into::into) });
     }
 
-    fn set_partition(&mut self, partition: Partition) {
+    fn set_part(&mut self, start: &Start) {
         self.stop();
-        partition.apply(&mut self.setting.options);
+        self.setting.options.set_part(start);
         if let Backend::InProcess(in_process, _) = &mut self.backend {
-            in_process.set_partition(partition);
+            in_process.set_part(start);
         }
     }
 

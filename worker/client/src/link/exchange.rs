@@ -61,22 +61,6 @@ impl Setting {
     }
 }
 
-/// A loader's part of each global batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Partition {
-    pub(crate) rank: u64,
-    pub(crate) world_size: u64,
-    /// Samples per rank and step.
-    pub(crate) batch_size: u64,
-}
-
-impl Partition {
-    pub(crate) fn apply(self, options: &mut LoaderOptions) {
-        (options.rank, options.world_size) = (self.rank, self.world_size);
-        options.batch_size = self.batch_size;
-    }
-}
-
 /// Adapts a caller's progress function to notes about waiting.
 pub(crate) fn waiting<'a>(progress: Progress<'a>) -> impl FnMut(&str) -> bool + 'a {
     move |note| progress(&OpenProgress::waiting(note))

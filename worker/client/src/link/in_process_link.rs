@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use shardfeed_handoff::SlotPool;
 use shardfeed_pipeline::Batch;
-use shardfeed_plan::LoaderState;
+use shardfeed_plan::{LoaderState, Start};
 use shardfeed_reader::{
     Control, Delivery, Demand, JobSpec, LeaseGuard, LeaseRequest, PREFETCH_START, Plans,
     PrefetchOptions, PrefetchStats, RankReader, StartPosition, Waiting, default_budget_bytes,
@@ -16,9 +16,7 @@ use shardfeed_source::{Dataset, LoadError};
 use crate::cluster_port::{InProcessWorker, Joined};
 use crate::contents::Contents;
 use crate::link::Link;
-use crate::link::exchange::{
-    ControlOf, Event, InHand, Partition, Progress, Setting, in_background, waiting,
-};
+use crate::link::exchange::{ControlOf, Event, InHand, Progress, Setting, in_background, waiting};
 use crate::mixture;
 
 /// Free slots kept in addition to the prefetched batches: for the viewed batch and the next one.
@@ -303,9 +301,9 @@ impl Link for InProcessLink {
         self.phase = Phase::Idle;
     }
 
-    fn set_partition(&mut self, partition: Partition) {
+    fn set_part(&mut self, start: &Start) {
         self.stop();
-        partition.apply(&mut self.setting.options);
+        self.setting.options.set_part(start);
     }
 
     fn latest(
