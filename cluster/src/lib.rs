@@ -16,13 +16,12 @@ use shardfeed_embedded::{
 };
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_reader::Control;
-use shardfeed_source::{DataRoots, LoadError, OpenProgress, ScanStage, absolute_pattern};
+use shardfeed_source::{
+    DataRoots, LoadError, OnProgress, OpenProgress, ScanStage, absolute_pattern,
+};
 
 /// Interval between checks for a missing endpoint file.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-
-/// Called while opening is in progress; returning `false` cancels.
-type Progress<'a> = &'a mut dyn FnMut(&OpenProgress) -> bool;
 
 /// The coordinators of a cluster, over gRPC.
 #[derive(Clone, Copy, Debug)]
@@ -33,7 +32,7 @@ impl ClusterPort for GrpcCluster {
     fn await_addresses(
         &self,
         cluster: &ClusterOptions,
-        progress: Progress<'_>,
+        progress: OnProgress<'_>,
     ) -> Result<(), LoadError> {
         await_file(&coordinator(cluster)?, progress)
     }
@@ -55,7 +54,7 @@ impl ClusterPort for GrpcCluster {
         options: &LoaderOptions,
         requests: &[DatasetRequest],
         trainer: &str,
-        progress: Progress<'_>,
+        progress: OnProgress<'_>,
     ) -> Result<Joined, LoadError> {
         let sources = requests.iter().map(|request| source(options, request));
         let sources = sources.collect::<Result<Vec<_>, _>>()?;
@@ -141,7 +140,7 @@ fn coordinator(cluster: &ClusterOptions) -> Result<Coordinator, LoadError> {
 /// Waits for the endpoint file with the coordinators' addresses, if one is configured.
 ///
 /// # Errors  The file is missing or has no addresses for the coordinator timeout.
-fn await_file(coordinator: &Coordinator, progress: Progress<'_>) -> Result<(), LoadError> {
+fn await_file(coordinator: &Coordinator, progress: OnProgress<'_>) -> Result<(), LoadError> {
     let (place, begun) = (coordinator.whereabouts(), Instant::now());
     loop {
         let Err(reason) = place.addresses() else {
@@ -182,7 +181,7 @@ fn open_in_time(
     catalog: &Catalog,
     source: &SampleSource,
     timeout: Duration,
-    progress: Progress<'_>,
+    progress: OnProgress<'_>,
 ) -> Result<Opened, LoadError> {
     let (mut since, mut late) = (None, None);
     let opened = catalog.open(source, None, &mut |now: &OpenProgress| {

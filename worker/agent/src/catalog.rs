@@ -20,14 +20,14 @@ use shardfeed_proto::{ErrorKind, WireError, digest_from};
 use shardfeed_socket::Peer;
 use shardfeed_source::{
     CacheOptions, CountedFile, Dataset, DatasetFile, FileRules, Found, HeldMap, LoadError, Lock,
-    OpenProgress, Rights, SampleMaps, ScanProgress, ScanStage, Seeds, discover, is_remote,
-    local_stamps, user_of,
+    OnProgress, OpenProgress, Rights, SampleMaps, ScanProgress, ScanStage, Seeds, discover,
+    is_remote, local_stamps, user_of, waiting,
 };
 
 use crate::catalog::chunks::{get_chunk, put_chunk};
 use crate::catalog::entries::{invalid, listed_of, seed, stamp_of_entry};
 use crate::catalog::listing::Listing;
-use crate::catalog::opening::{OnProgress, Openings};
+use crate::catalog::opening::Openings;
 use crate::catalog::samples::{program_of, samples_of};
 use crate::cluster::session::Session;
 
@@ -567,11 +567,6 @@ fn progress_of(dataset: &wire::Dataset) -> OpenProgress {
         bytes_total: dataset.bytes,
     };
     OpenProgress { note: dataset.waiting.clone(), scan }
-}
-
-/// Returns a callback that reports the reason for a wait to `progress`.
-fn waiting<'a>(progress: OnProgress<'a>) -> impl FnMut(&str) -> bool + 'a {
-    move |note| progress(&OpenProgress::waiting(note))
 }
 
 /// Returns a callback that reports storage without progress to `progress`.

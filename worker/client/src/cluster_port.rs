@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use shardfeed_reader::Control;
-use shardfeed_source::{LoadError, OpenProgress, OpenSource};
+use shardfeed_source::{LoadError, OnProgress, OpenSource};
 
 use crate::options::{ClusterOptions, LoaderOptions};
 use crate::request::DatasetRequest;
@@ -21,7 +21,7 @@ pub trait ClusterPort: Debug + Send + Sync {
     fn await_addresses(
         &self,
         cluster: &ClusterOptions,
-        progress: &mut dyn FnMut(&OpenProgress) -> bool,
+        progress: OnProgress<'_>,
     ) -> Result<(), LoadError>;
 
     /// Returns the coordinators' addresses to send to a worker; empty: unknown at the moment.
@@ -35,7 +35,7 @@ pub trait ClusterPort: Debug + Send + Sync {
         options: &LoaderOptions,
         requests: &[DatasetRequest],
         trainer: &str,
-        progress: &mut dyn FnMut(&OpenProgress) -> bool,
+        progress: OnProgress<'_>,
     ) -> Result<Joined, LoadError>;
 
     /// Becomes a worker for a dataset that is open already; waits for no coordinator.

@@ -15,12 +15,12 @@ use std::time::Duration;
 use shardfeed_pipeline::Batch;
 use shardfeed_plan::{LoaderState, Start};
 use shardfeed_reader::{Demand, JobSpec, PrefetchStats, StartPosition};
-use shardfeed_source::{LoadError, OpenProgress, ScanProgress};
+use shardfeed_source::{LoadError, OnProgress, OpenProgress, ScanProgress};
 
 use crate::contents::Contents;
 use crate::request;
 use cluster::Cluster;
-use exchange::{ControlOf, Event, InHand, Progress, Setting};
+use exchange::{ControlOf, Event, InHand, Setting};
 use in_process_link::InProcessLink;
 
 /// Source of a rank's batches. The defaults are those of a link that is closed.
@@ -29,7 +29,7 @@ pub(crate) trait Link: Send {
         false
     }
 
-    fn register(&mut self, _job: &JobSpec, _progress: Progress<'_>) -> Result<(), LoadError> {
+    fn register(&mut self, _job: &JobSpec, _progress: OnProgress<'_>) -> Result<(), LoadError> {
         Err(LoadError::Closed)
     }
 
@@ -83,7 +83,7 @@ pub(crate) trait Link: Send {
     fn latest(
         &mut self,
         _job: &JobSpec,
-        _progress: Progress<'_>,
+        _progress: OnProgress<'_>,
     ) -> Result<Option<LoaderState>, LoadError> {
         Err(LoadError::Closed)
     }
@@ -108,7 +108,7 @@ pub(crate) trait Link: Send {
 pub(crate) fn open(
     mut setting: Setting,
     control_of: ControlOf,
-    progress: Progress<'_>,
+    progress: OnProgress<'_>,
 ) -> Result<(Box<dyn Link>, Contents), LoadError> {
     if setting.options.cluster.is_some() {
         setting.options.cache.index = request::common_index(&setting.requests)?;

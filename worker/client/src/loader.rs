@@ -13,7 +13,7 @@ use shardfeed_plan::{
 };
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_reader::{EncodedSpec, JobSpec, Plans, PrefetchStats, default_budget_bytes};
-use shardfeed_source::{LoadError, OpenProgress};
+use shardfeed_source::{LoadError, OnProgress};
 use uuid::Uuid;
 
 use crate::contents::Contents;
@@ -102,7 +102,7 @@ impl Loader {
     pub fn open(
         options: LoaderOptions,
         control_of: ControlOf,
-        progress: &mut dyn FnMut(&OpenProgress) -> bool,
+        progress: OnProgress<'_>,
     ) -> Result<Self, LoadError> {
         if options.limit == Some(0) {
             return Err(LoadError::Option("limit must be at least 1, or None for no limit".into()));
@@ -315,7 +315,7 @@ impl Loader {
         &mut self,
         states: &[LoaderState],
         replay_missing: bool,
-        progress: &mut dyn FnMut(&OpenProgress) -> bool,
+        progress: OnProgress<'_>,
     ) -> Result<(), LoadError> {
         self.check_open()?;
         let identity = self.cursor.identity().clone();
@@ -381,7 +381,7 @@ impl Loader {
         step: u64,
         world_size: u64,
         rank: Option<u64>,
-        progress: &mut dyn FnMut(&OpenProgress) -> bool,
+        progress: OnProgress<'_>,
     ) -> Result<u64, LoadError> {
         self.check_open()?;
         let cursor = reshard::reshard(&self.cursor, step, world_size, rank)?;
@@ -403,11 +403,7 @@ impl Loader {
     ///
     /// # Errors  The ranks have no equal steps, fewer steps are left, or the coordinator is
     /// unreachable; the loader is unchanged.
-    pub fn skip(
-        &mut self,
-        steps: u64,
-        progress: &mut dyn FnMut(&OpenProgress) -> bool,
-    ) -> Result<(), LoadError> {
+    pub fn skip(&mut self, steps: u64, progress: OnProgress<'_>) -> Result<(), LoadError> {
         self.check_open()?;
         let mut cursor = reshard::skip(&self.cursor, steps, self.steps())?;
         if !matches!(self.entry, Entry::Joined { .. }) {
@@ -431,10 +427,7 @@ impl Loader {
     /// Stays at the current position if the job has not started.
     ///
     /// # Errors  There is no coordinator; it has no such position; it is unreachable.
-    pub fn load_latest(
-        &mut self,
-        progress: &mut dyn FnMut(&OpenProgress) -> bool,
-    ) -> Result<(), LoadError> {
+    pub fn load_latest(&mut self, progress: OnProgress<'_>) -> Result<(), LoadError> {
         match self.link.latest(&self.job, progress)? {
             Some(state) => self.load(&[state], false, progress),
             None => Ok(()),

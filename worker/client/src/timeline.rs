@@ -8,10 +8,9 @@ use shardfeed_proto::trainer::v1::to_trainer::Message;
 use shardfeed_proto::trainer::v1::to_worker::Message as Ask;
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_socket::{ConnectError, ConnectOptions, connect};
-use shardfeed_source::{LoadError, trace};
+use shardfeed_source::{LoadError, OnProgress, trace};
 use uuid::Uuid;
 
-use crate::link::exchange::Progress;
 use crate::link::worker::WorkerLink;
 
 /// Environment variable with the folder for timelines of loaders.
@@ -59,7 +58,7 @@ impl Drop for Timeline {
 pub fn worker_timeline(
     socket: &Path,
     duration: Duration,
-    progress: Progress<'_>,
+    progress: OnProgress<'_>,
 ) -> Result<Vec<u8>, LoadError> {
     let mut link = greet(socket, HANDSHAKE, progress)?;
     let duration_ms = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
@@ -91,7 +90,7 @@ pub fn worker_answers(socket: &Path, timeout: Duration) -> Result<String, LoadEr
 fn greet(
     socket: &Path,
     timeout: Duration,
-    progress: Progress<'_>,
+    progress: OnProgress<'_>,
 ) -> Result<WorkerLink, LoadError> {
     let options = ConnectOptions { timeout, ..ConnectOptions::default() };
     let connection = connect(socket, &options).map_err(|error| match error {

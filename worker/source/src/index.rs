@@ -93,6 +93,14 @@ impl OpenProgress {
     }
 }
 
+/// Called while opening is in progress; returning `false` cancels.
+pub type OnProgress<'a> = &'a mut dyn FnMut(&OpenProgress) -> bool;
+
+/// Adapts a progress callback to notes about waiting.
+pub fn waiting<'a>(progress: OnProgress<'a>) -> impl FnMut(&str) -> bool + 'a {
+    move |note| progress(&OpenProgress::waiting(note))
+}
+
 enum ScanEvent {
     Bytes(u64),
     File(usize, Box<Result<(ShardIndex, Option<FileState>), LoadError>>),

@@ -43,7 +43,9 @@ pub use dataset::{
 pub use discover::{Found, absolute_pattern, discover};
 pub use error::{ChangedLook, LoadError};
 pub use files::{Files, ShardBytes};
-pub use index::{OpenProgress, ScanProgress, ScanStage, Seed, Seeds, changes, local_stamps};
+pub use index::{
+    OnProgress, OpenProgress, ScanProgress, ScanStage, Seed, Seeds, changes, local_stamps, waiting,
+};
 pub use remote::{RemoteStats, is_remote};
 pub use rights::{DataRoots, Rights, User, is_own, user_of};
 pub use rules::FileRules;

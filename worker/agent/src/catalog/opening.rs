@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use shardfeed_plan::{ContentDigest, Corrupt};
 use shardfeed_proto::WireError;
-use shardfeed_source::{Dataset, FileRules, LoadError, Lock, OpenProgress, User, wait_for};
+use shardfeed_source::{
+    Dataset, FileRules, LoadError, Lock, OnProgress, OpenProgress, User, wait_for,
+};
 
 /// Interval at which a waiting caller reports the progress of the active one.
 const TELL_EVERY: Duration = Duration::from_millis(100);
@@ -35,9 +37,6 @@ pub enum Source {
         rules: FileRules,
     },
 }
-
-/// Progress callback, called now and then; returning `false` cancels.
-pub(crate) type OnProgress<'a> = &'a mut dyn FnMut(&OpenProgress) -> bool;
 
 #[derive(Clone, Debug)]
 pub struct Opened {

@@ -19,12 +19,12 @@ use shardfeed_proto::{ErrorKind, WireError, intent_to, left_out_to, segments_to}
 use shardfeed_reader::{
     Delivered, Delivery, Demand, JobSpec, LeaseTime, PrefetchStats, StartPosition, traced,
 };
-use shardfeed_source::LoadError;
+use shardfeed_source::{LoadError, OnProgress};
 
 use crate::contents::Contents;
 use crate::link::Link;
 use crate::link::connect::{default_worker_socket, greet_for, register};
-use crate::link::exchange::{Event, InHand, Progress, Setting};
+use crate::link::exchange::{Event, InHand, Setting};
 use crate::link::in_process_link::InProcessLink;
 use crate::link::outcome::Unavailable;
 use crate::link::received::{Broken, Received, prefetch_stats, samples_of};
@@ -62,7 +62,7 @@ impl Cluster {
     /// Connects to a worker, or becomes one, and opens the dataset.
     pub(crate) fn open(
         setting: Setting,
-        progress: Progress<'_>,
+        progress: OnProgress<'_>,
     ) -> Result<(Self, Contents), LoadError> {
         let cluster = setting.cluster();
         // An invalid address is rejected before anything is waited for.
@@ -362,7 +362,7 @@ impl Cluster {
 }
 
 impl Link for Cluster {
-    fn register(&mut self, job: &JobSpec, progress: Progress<'_>) -> Result<(), LoadError> {
+    fn register(&mut self, job: &JobSpec, progress: OnProgress<'_>) -> Result<(), LoadError> {
         self.stop();
         self.job = Some(job.clone());
         loop {
@@ -510,7 +510,7 @@ impl Link for Cluster {
     fn latest(
         &mut self,
         job: &JobSpec,
-        progress: Progress<'_>,
+        progress: OnProgress<'_>,
     ) -> Result<Option<LoaderState>, LoadError> {
         loop {
             let lost = match &mut self.backend {

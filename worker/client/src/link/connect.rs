@@ -13,12 +13,12 @@ use shardfeed_proto::{ErrorKind, WireError, digest_from, identity_to, mixture_to
 use shardfeed_reader::{JobSpec, traced};
 use shardfeed_socket::{ConnectError, ConnectOptions, connect};
 use shardfeed_source::{
-    CountedFile, DamagedRecord, FileRules, HeldMap, LeftOut, LoadError, SampleMap, SampleMaps,
-    absolute_pattern,
+    CountedFile, DamagedRecord, FileRules, HeldMap, LeftOut, LoadError, OnProgress, SampleMap,
+    SampleMaps, absolute_pattern, waiting,
 };
 
 use crate::contents::{Contents, ShardRow};
-use crate::link::exchange::{Progress, Setting, waiting};
+use crate::link::exchange::Setting;
 use crate::link::outcome::Unavailable;
 use crate::link::worker::WorkerLink;
 use crate::mixture::joined_contents;
@@ -70,7 +70,7 @@ pub(crate) fn greet(
     setting: &Setting,
     path: &Path,
     job: Option<&JobSpec>,
-    progress: Progress<'_>,
+    progress: OnProgress<'_>,
 ) -> Result<(WorkerLink, Contents), Unavailable> {
     let _operation = traced::enter("connect", None);
     let options = ConnectOptions { timeout: HANDSHAKE, ..ConnectOptions::default() };
@@ -101,7 +101,7 @@ pub(crate) fn greet_for(
     path: &Path,
     job: Option<&JobSpec>,
     patience: Duration,
-    progress: Progress<'_>,
+    progress: OnProgress<'_>,
 ) -> Result<(WorkerLink, Contents), Unavailable> {
     let begun = Instant::now();
     let has_fallback = setting.cluster().fallback;
@@ -126,7 +126,7 @@ pub(crate) fn greet_for(
 pub(crate) fn register(
     link: &mut WorkerLink,
     job: &JobSpec,
-    progress: Progress<'_>,
+    progress: OnProgress<'_>,
 ) -> Result<(), Unavailable> {
     let table = |table: &TableRef| {
         let path = table.path.clone()?;
@@ -155,7 +155,7 @@ pub(crate) fn register(
 fn open(
     link: &mut WorkerLink,
     (setting, of): (&Setting, &DatasetRequest),
-    progress: Progress<'_>,
+    progress: OnProgress<'_>,
 ) -> Result<Contents, Unavailable> {
     // The worker has another working directory.
     let files = of.files.iter().map(|file| absolute_pattern(file));
@@ -249,7 +249,7 @@ fn receive_maps(
     link: &mut WorkerLink,
     program: &EncodedProgram,
     (shards, digests): (&[ShardRow], &[Digest]),
-    progress: Progress<'_>,
+    progress: OnProgress<'_>,
 ) -> Result<Vec<HeldMap>, Unavailable> {
     let mut maps = Vec::with_capacity(shards.len());
     for (shard, digest) in shards.iter().zip(digests) {

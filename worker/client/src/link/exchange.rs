@@ -4,16 +4,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 
 use shardfeed_reader::{Control, Delivery};
-use shardfeed_source::{LoadError, OpenProgress};
+use shardfeed_source::LoadError;
 
 use crate::options::{ClusterOptions, LoaderOptions};
 use crate::request::DatasetRequest;
 
 /// Makes the control of a loader that runs in one process.
 pub type ControlOf = Box<dyn Fn() -> Arc<dyn Control> + Send>;
-
-/// Called while opening is in progress; returning `false` cancels.
-pub(crate) type Progress<'a> = &'a mut dyn FnMut(&OpenProgress) -> bool;
 
 /// Result of polling the link.
 #[derive(Debug)]
@@ -59,11 +56,6 @@ impl Setting {
     pub(crate) fn has_program(&self) -> bool {
         self.requests.iter().any(|request| request.program.is_some())
     }
-}
-
-/// Adapts a caller's progress function to notes about waiting.
-pub(crate) fn waiting<'a>(progress: Progress<'a>) -> impl FnMut(&str) -> bool + 'a {
-    move |note| progress(&OpenProgress::waiting(note))
 }
 
 /// Runs an attempt on a thread; a thread that cannot be created is a failed attempt.

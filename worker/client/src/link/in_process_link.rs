@@ -11,12 +11,12 @@ use shardfeed_reader::{
     Control, Delivery, Demand, JobSpec, LeaseGuard, LeaseRequest, PREFETCH_START, Plans,
     PrefetchOptions, PrefetchStats, RankReader, StartPosition, Waiting, default_budget_bytes,
 };
-use shardfeed_source::{Dataset, LoadError};
+use shardfeed_source::{Dataset, LoadError, OnProgress, waiting};
 
 use crate::cluster_port::{InProcessWorker, Joined};
 use crate::contents::Contents;
 use crate::link::Link;
-use crate::link::exchange::{ControlOf, Event, InHand, Progress, Setting, in_background, waiting};
+use crate::link::exchange::{ControlOf, Event, InHand, Setting, in_background};
 use crate::mixture;
 
 /// Free slots kept in addition to the prefetched batches: for the viewed batch and the next one.
@@ -81,7 +81,7 @@ impl InProcessLink {
     /// Becomes a worker: registers the datasets and scans for them, as any other worker does.
     pub(crate) fn open(
         setting: &Setting,
-        progress: Progress<'_>,
+        progress: OnProgress<'_>,
     ) -> Result<(Self, Contents), LoadError> {
         let (port, options) = (setting.cluster().port, &setting.options);
         let Joined { worker, datasets } =
@@ -206,7 +206,7 @@ impl InProcessLink {
 }
 
 impl Link for InProcessLink {
-    fn register(&mut self, job: &JobSpec, progress: Progress<'_>) -> Result<(), LoadError> {
+    fn register(&mut self, job: &JobSpec, progress: OnProgress<'_>) -> Result<(), LoadError> {
         if let Place::Alone(control_of) = &self.place {
             // Only this loader uses it: each registration begins with a new control.
             self.control = control_of();
@@ -309,7 +309,7 @@ impl Link for InProcessLink {
     fn latest(
         &mut self,
         job: &JobSpec,
-        progress: Progress<'_>,
+        progress: OnProgress<'_>,
     ) -> Result<Option<LoaderState>, LoadError> {
         if let Place::Alone(_) = self.place {
             let message = "resume=\"latest\" needs a coordinator; pass a state_dict()";

@@ -12,9 +12,8 @@ use shardfeed_proto::trainer::v1::to_trainer::Message;
 use shardfeed_proto::trainer::v1::to_worker::Message as Ask;
 use shardfeed_reader::{Skipped, traced};
 use shardfeed_socket::{Connection, SocketError};
-use shardfeed_source::{LoadError, OpenProgress, ScanProgress, ScanStage};
+use shardfeed_source::{LoadError, OnProgress, OpenProgress, ScanProgress, ScanStage};
 
-use crate::link::exchange::Progress;
 use crate::link::outcome::{Heard, Unavailable};
 use crate::link::received::{Broken, Received, Regions};
 
@@ -78,7 +77,7 @@ impl WorkerLink {
         connection: Connection<wire::ToWorker, wire::ToTrainer>,
         path: &Path,
         hello: wire::Hello,
-        progress: Progress<'_>,
+        progress: OnProgress<'_>,
     ) -> Result<Self, Unavailable> {
         let mut link = Self::new(connection, path);
         let hello = wire::Hello { version: env!("CARGO_PKG_VERSION").into(), ..hello };
@@ -111,12 +110,16 @@ impl WorkerLink {
     }
 
     /// Sends a request and waits for its answer.
-    pub(crate) fn ask(&mut self, ask: Ask, progress: Progress<'_>) -> Result<Message, Unavailable> {
+    pub(crate) fn ask(
+        &mut self,
+        ask: Ask,
+        progress: OnProgress<'_>,
+    ) -> Result<Message, Unavailable> {
         self.send(ask)?;
         self.wait(progress)
     }
 
-    pub(crate) fn wait(&mut self, progress: Progress<'_>) -> Result<Message, Unavailable> {
+    pub(crate) fn wait(&mut self, progress: OnProgress<'_>) -> Result<Message, Unavailable> {
         let mut heard = Instant::now();
         let mut last = OpenProgress::waiting("");
         loop {

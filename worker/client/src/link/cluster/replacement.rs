@@ -9,13 +9,15 @@ use std::time::Duration;
 use shardfeed_plan::ContentDigest;
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_reader::JobSpec;
-use shardfeed_source::{Dataset, FileRules, LoadError, SampleMaps, ScanProgress, SourceVersion};
+use shardfeed_source::{
+    Dataset, FileRules, LoadError, OnProgress, SampleMaps, ScanProgress, SourceVersion, waiting,
+};
 
 use super::machine::Input;
 use super::{Attempt, Backend, Cluster};
 use crate::contents::Contents;
 use crate::link::connect::greet_for;
-use crate::link::exchange::{Progress, Setting, in_background, waiting};
+use crate::link::exchange::{Setting, in_background};
 use crate::link::in_process_link::InProcessLink;
 use crate::link::outcome::Unavailable;
 use crate::link::worker::WorkerLink;
@@ -44,7 +46,7 @@ impl Cluster {
     }
 
     /// Waits until a worker is connected or this process reads in its place.
-    pub(super) fn settle(&mut self, progress: Progress<'_>) -> Result<(), LoadError> {
+    pub(super) fn settle(&mut self, progress: OnProgress<'_>) -> Result<(), LoadError> {
         while matches!(self.backend, Backend::Connecting(_) | Backend::Opening(_)) {
             self.advance(Duration::from_millis(50))?;
             if !waiting(progress)("") {
