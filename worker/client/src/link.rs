@@ -75,10 +75,6 @@ pub(crate) trait Link: Send {
     /// An epoch ended: the link may return to a worker that is available again.
     fn epoch_ended(&mut self) {}
 
-    fn is_in_cluster(&self) -> bool {
-        false
-    }
-
     /// Returns the state at the latest position that all ranks of the job reached.
     fn latest(
         &mut self,
@@ -88,19 +84,20 @@ pub(crate) trait Link: Send {
         Err(LoadError::Closed)
     }
 
+    fn report(&self) -> LinkReport;
+}
+
+/// Report of a link, the last one when it is closed.
+#[derive(Clone)]
+pub(crate) struct LinkReport {
     /// Id of the cluster, once it is known.
-    fn cluster_id(&self) -> Option<String>;
-
+    pub(crate) cluster_id: Option<String>,
     /// Statistics of the prefetcher, once reading has started.
-    fn stats(&self) -> Option<PrefetchStats>;
-
+    pub(crate) stats: Option<PrefetchStats>,
     /// Batches that were copied because the trainer holds many.
-    fn copied(&self) -> u64 {
-        0
-    }
-
+    pub(crate) copied: u64,
     /// Source of the batches, in one or two words.
-    fn source(&self) -> String;
+    pub(crate) source: String,
 }
 
 /// Opens the dataset in the cluster of the options, or in this process.
@@ -123,39 +120,15 @@ pub(crate) fn open(
     Ok((Box::new(link), contents))
 }
 
-/// Last report of a link, made when it is closed.
-pub(crate) struct FinalReport {
-    cluster_id: Option<String>,
-    stats: Option<PrefetchStats>,
-    copied: u64,
-    source: String,
-}
+/// A link that is closed, with its last report.
+pub(crate) struct Closed(pub(crate) LinkReport);
 
-impl FinalReport {
-    pub(crate) fn of(link: &dyn Link) -> Self {
-        let (cluster_id, stats) = (link.cluster_id(), link.stats());
-        Self { cluster_id, stats, copied: link.copied(), source: link.source() }
-    }
-}
-
-impl Link for FinalReport {
+impl Link for Closed {
     fn is_closed(&self) -> bool {
         true
     }
 
-    fn cluster_id(&self) -> Option<String> {
-        self.cluster_id.clone()
-    }
-
-    fn stats(&self) -> Option<PrefetchStats> {
-        self.stats
-    }
-
-    fn copied(&self) -> u64 {
-        self.copied
-    }
-
-    fn source(&self) -> String {
-        self.source.clone()
+    fn report(&self) -> LinkReport {
+        self.0.clone()
     }
 }

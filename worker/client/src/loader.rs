@@ -20,7 +20,7 @@ use crate::contents::Contents;
 use crate::course::{Course, course_at, plan_at};
 use crate::ledger::Ledger;
 use crate::link::exchange::{ControlOf, Setting};
-use crate::link::{self, FinalReport, Link};
+use crate::link::{self, Closed, Link, LinkReport};
 use crate::mixture;
 use crate::options::{LoaderOptions, interleave_default};
 use crate::pace::{Pace, us};
@@ -275,7 +275,7 @@ impl Loader {
     pub fn close(&mut self, failure: Option<&str>) {
         self.link.end(failure);
         (self.held, self.ledger) = (None, None);
-        self.link = Box::new(FinalReport::of(&*self.link));
+        self.link = Box::new(Closed(self.link.report()));
         self.timeline = None;
     }
 
@@ -322,7 +322,7 @@ impl Loader {
         spec_in_state::check_states(states, &identity, &self.job.record_spec)?;
         mixture::check_stages(states, self.contents.mixed.as_deref())?;
         if identity.is_dynamic() {
-            check_states(states, self.link.cluster_id().as_deref())?;
+            check_states(states, self.link.report().cluster_id.as_deref())?;
         }
         let start = start(&self.options);
         let cursor = match states {
@@ -349,7 +349,7 @@ impl Loader {
         self.link.register(&job, progress)?;
         if job.identity.is_dynamic() {
             // Registering the job made the cluster id known.
-            check_states(states, self.link.cluster_id().as_deref())?;
+            check_states(states, self.link.report().cluster_id.as_deref())?;
         }
         self.job = job;
         // The same state may be loaded twice: each load starts a generation.
@@ -451,9 +451,8 @@ impl Loader {
 
     /// Time breakdown of the loader; a worker's part is as of its last report.
     pub fn account(&self) -> Account {
-        self.link
-            .stats()
-            .map_or_else(|| self.here(Account::default()), |stats| self.here(stats.account))
+        let account = self.link.report().stats.map(|stats| stats.account);
+        self.here(account.unwrap_or_default())
     }
 
     /// Adds the trainer's waiting and idle time, which only this process knows exactly.
@@ -466,7 +465,8 @@ impl Loader {
     }
 
     pub fn stats(&self) -> LoaderStats {
-        let prefetch = self.link.stats().map(|prefetch| {
+        let LinkReport { stats, copied, source, .. } = self.link.report();
+        let prefetch = stats.map(|prefetch| {
             let account = self.here(prefetch.account);
             PrefetchStats { account, ..prefetch }
         });
@@ -481,8 +481,8 @@ impl Loader {
             batches: self.handed_out,
             prefetch,
             memory_budget_bytes: granted.unwrap_or_else(asked),
-            copied_batches: self.link.copied(),
-            source: self.link.source(),
+            copied_batches: copied,
+            source,
         }
     }
 }

@@ -16,19 +16,17 @@ use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
 use shardfeed_proto::trainer::v1::to_worker::Message as Ask;
 use shardfeed_proto::{ErrorKind, WireError, intent_to, left_out_to, segments_to};
-use shardfeed_reader::{
-    Delivered, Delivery, Demand, JobSpec, LeaseTime, PrefetchStats, StartPosition, traced,
-};
+use shardfeed_reader::{Delivered, Delivery, Demand, JobSpec, LeaseTime, StartPosition, traced};
 use shardfeed_source::{LoadError, OnProgress};
 
 use crate::contents::Contents;
-use crate::link::Link;
 use crate::link::connect::{default_worker_socket, greet_for, register};
 use crate::link::exchange::{Event, InHand, Setting};
 use crate::link::in_process_link::InProcessLink;
 use crate::link::outcome::Unavailable;
 use crate::link::received::{Broken, Received, prefetch_stats, samples_of};
 use crate::link::worker::WorkerLink;
+use crate::link::{Link, LinkReport};
 use crate::pace::us;
 use copies::Copies;
 use machine::{Effect, Input, Machine, Next, Queued, Rules, State, Step};
@@ -503,10 +501,6 @@ impl Link for Cluster {
         }
     }
 
-    fn is_in_cluster(&self) -> bool {
-        true
-    }
-
     fn latest(
         &mut self,
         job: &JobSpec,
@@ -534,36 +528,23 @@ impl Link for Cluster {
         }
     }
 
-    fn cluster_id(&self) -> Option<String> {
-        match &self.backend {
-            Backend::Worker(link) => Some(link.cluster_id.clone()).filter(|id| !id.is_empty()),
-            Backend::InProcess(in_process, _) => in_process.cluster_id(),
-            Backend::Connecting(_) | Backend::Opening(_) => None,
-        }
-    }
-
-    fn stats(&self) -> Option<PrefetchStats> {
-        match &self.backend {
-            Backend::InProcess(in_process, _) => in_process.stats(),
+    fn report(&self) -> LinkReport {
+        let (cluster_id, stats, source) = match &self.backend {
             Backend::Worker(link) => {
                 let (copies, in_hand) = (self.copies.stats(), self.machine.in_hand());
-                let stats = link.stats.as_ref()?;
                 let held = link.regions.out().saturating_sub(in_hand);
-                Some(prefetch_stats(stats, in_hand, held, copies, self.waited))
+                let stats = link.stats.as_ref();
+                let stats =
+                    stats.map(|stats| prefetch_stats(stats, in_hand, held, copies, self.waited));
+                let cluster_id = Some(link.cluster_id.clone()).filter(|id| !id.is_empty());
+                (cluster_id, stats, format!("worker {}", link.name))
             }
-            Backend::Connecting(_) | Backend::Opening(_) => None,
-        }
-    }
-
-    fn copied(&self) -> u64 {
-        self.copies.made
-    }
-
-    fn source(&self) -> String {
-        match &self.backend {
-            Backend::Worker(link) => format!("worker {}", link.name),
-            Backend::InProcess(..) | Backend::Opening(_) => "in process".into(),
-            Backend::Connecting(_) => "connecting".into(),
-        }
+            Backend::InProcess(in_process, _) => {
+                return LinkReport { copied: self.copies.made, ..in_process.report() };
+            }
+            Backend::Opening(_) => (None, None, "in process".into()),
+            Backend::Connecting(_) => (None, None, "connecting".into()),
+        };
+        LinkReport { cluster_id, stats, copied: self.copies.made, source }
     }
 }

@@ -9,14 +9,14 @@ use shardfeed_pipeline::Batch;
 use shardfeed_plan::{LoaderState, Start};
 use shardfeed_reader::{
     Control, Delivery, Demand, JobSpec, LeaseGuard, LeaseRequest, PREFETCH_START, Plans,
-    PrefetchOptions, PrefetchStats, RankReader, StartPosition, Waiting, default_budget_bytes,
+    PrefetchOptions, RankReader, StartPosition, Waiting, default_budget_bytes,
 };
 use shardfeed_source::{Dataset, LoadError, OnProgress, waiting};
 
 use crate::cluster_port::{InProcessWorker, Joined};
 use crate::contents::Contents;
-use crate::link::Link;
 use crate::link::exchange::{ControlOf, Event, InHand, Setting, in_background};
+use crate::link::{Link, LinkReport};
 use crate::mixture;
 
 /// Free slots kept in addition to the prefetched batches: for the viewed batch and the next one.
@@ -138,7 +138,7 @@ impl InProcessLink {
     }
 
     /// Reports the batches ahead and the time breakdown to a cluster.
-    fn report(&self) {
+    fn report_ahead(&self) {
         if let (Place::Member(_), Phase::Running(running)) = (&self.place, &self.phase) {
             running.reader.report(&[]);
         }
@@ -283,14 +283,14 @@ impl Link for InProcessLink {
             running.is_offered = false;
             let consumer = running.reader.prefetch.consumer();
             running.rank.took(&consumer, (epoch, step), demand.as_ref());
-            self.report();
+            self.report_ahead();
         }
     }
 
     fn waits(&mut self, _epoch: u64, _step: u64, waiting: Duration) {
         if let Some(running) = self.running() {
             running.reader.prefetch.consumer().waits(waiting);
-            self.report();
+            self.report_ahead();
         }
     }
 
@@ -318,18 +318,12 @@ impl Link for InProcessLink {
         Ok(self.control.latest(&job.name, &mut waiting(progress))?)
     }
 
-    fn cluster_id(&self) -> Option<String> {
-        match &self.place {
+    fn report(&self) -> LinkReport {
+        let cluster_id = match &self.place {
             Place::Alone(_) => None,
             Place::Member(worker) => worker.cluster_id(),
-        }
-    }
-
-    fn stats(&self) -> Option<PrefetchStats> {
-        self.running().map(|running| running.reader.prefetch.stats())
-    }
-
-    fn source(&self) -> String {
-        "in process".into()
+        };
+        let stats = self.running().map(|running| running.reader.prefetch.stats());
+        LinkReport { cluster_id, stats, copied: 0, source: "in process".into() }
     }
 }

@@ -125,7 +125,7 @@ impl Loader {
         check_epoch(self.cursor.epoch())?;
         self.check_files()?;
         // Ranks of a cluster join at the same position, also one without steps in the rest of its epoch.
-        let must_join = self.entry == Entry::Start && self.link.is_in_cluster();
+        let must_join = self.entry == Entry::Start && self.options.cluster.is_some();
         if !must_join && self.steps().is_some_and(|steps| self.cursor.step() >= steps) {
             return self.finish_epoch();
         }
@@ -261,7 +261,7 @@ impl Loader {
         self.cursor.set_generation(generation);
         if self.cursor.identity().is_dynamic() {
             // Only that cluster keeps the job's lists.
-            self.cursor.set_cluster(self.link.cluster_id());
+            self.cursor.set_cluster(self.link.report().cluster_id);
         }
         if let Some(ledger) = &mut self.ledger
             && self.in_ledger != Some(generation)
