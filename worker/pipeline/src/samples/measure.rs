@@ -115,7 +115,7 @@ impl<'a> NameValues<'a> {
             }
             Self::Doubles(doubles) => doubles[rows].iter().copied().map(Value::Float).collect(),
             Self::Texts(texts) => texts[rows].iter().copied().map(Value::Text).collect(),
-            Self::Text(text) => vec![Value::Text(*text); rows.len()],
+            Self::Text(text) => vec![Value::Text(text); rows.len()],
             Self::Unused => unreachable!("only the length of this column is used"),
         }
     }
