@@ -27,7 +27,7 @@ pub(crate) enum Effect {
 
 /// Record of a completed call in the audit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Audit {
+pub(crate) enum IsAudited {
     Yes,
     /// It changes nothing, or the log, the events and the histories record it.
     No,
@@ -38,7 +38,7 @@ pub(crate) struct Rules {
     pub(crate) roles: &'static [Role],
     pub(crate) reach: Reach,
     pub(crate) effect: Effect,
-    pub(crate) audit: Audit,
+    pub(crate) audit: IsAudited,
 }
 
 use Role::{Admin, Coordinator, Operator, Trainer, Viewer, Worker};
@@ -75,7 +75,7 @@ macro_rules! calls {
 
             pub(crate) fn rules(self) -> Rules {
                 let (roles, reach, effect, audit) = match self {
-                    $(Self::$rpc => ($roles, Reach::$reach, Effect::$effect, Audit::$audit),)*
+                    $(Self::$rpc => ($roles, Reach::$reach, Effect::$effect, IsAudited::$audit),)*
                 };
                 Rules { roles, reach, effect, audit }
             }
@@ -171,7 +171,10 @@ mod tests {
             assert!(!roles.contains(&Coordinator) || [NODES, ALL].contains(&roles), "{rpc:?}");
             // What people change is audited.
             let is_of_people = roles.contains(&Admin);
-            assert!(!is_of_people || effect != Effect::Changes || audit == Audit::Yes, "{rpc:?}");
+            assert!(
+                !is_of_people || effect != Effect::Changes || audit == IsAudited::Yes,
+                "{rpc:?}"
+            );
             // A viewer changes nothing; a join token is exchanged by its bearer.
             let may_look = roles.contains(&Viewer) && *rpc != Rpc::ExchangeAccess;
             assert!(!may_look || effect != Effect::Changes, "{rpc:?}");

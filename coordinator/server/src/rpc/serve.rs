@@ -12,7 +12,7 @@ use tracing::{Instrument, Span, field};
 
 use super::context::Caller;
 use super::guard::{Object, Seen};
-use super::rights::{Audit, Effect, Rpc, Rules};
+use super::rights::{Effect, IsAudited, Rpc, Rules};
 use super::who::Denied;
 use super::{audit, detail};
 use crate::error::{Result, retry};
@@ -98,7 +98,7 @@ where
         known.caller = caller.clone();
         who.may(rpc, &object, &core).map_err(|denied| known.deny(denied))?;
         seen.trust();
-        if audit == Audit::Yes {
+        if audit == IsAudited::Yes {
             known.begin(&core, rpc, (&seen, &object));
         }
         let span = Span::current();

@@ -13,12 +13,12 @@ use crate::storage::witness::Witness;
 use shardfeed_host::{Disk, RealDisk};
 
 /// Location where a log can be opened repeatedly.
-trait Fixture {
+trait LogFixture {
     type Store: LogStore;
     fn open(&self) -> Self::Store;
 }
 
-impl Fixture for MemoryLog {
+impl LogFixture for MemoryLog {
     type Store = Self;
 
     fn open(&self) -> Self {
@@ -44,7 +44,7 @@ impl RedbFixture {
     }
 }
 
-impl Fixture for RedbFixture {
+impl LogFixture for RedbFixture {
     type Store = RedbLog;
 
     fn open(&self) -> RedbLog {
@@ -67,7 +67,7 @@ fn records(term: u64, indexes: std::ops::Range<u64>) -> Vec<Record> {
 }
 
 /// Writes each batch to a new log, and checks its content before and after reopening.
-fn check(fixture: &impl Fixture, batches: &[&[LogChange]], state: LogState, held: &[Record]) {
+fn check(fixture: &impl LogFixture, batches: &[&[LogChange]], state: LogState, held: &[Record]) {
     let mut store = fixture.open();
     for batch in batches {
         store.write(batch).unwrap();
@@ -86,11 +86,11 @@ fn check(fixture: &impl Fixture, batches: &[&[LogChange]], state: LogState, held
     }
 }
 
-fn an_empty_log_holds_nothing(fixture: &impl Fixture) {
+fn an_empty_log_holds_nothing(fixture: &impl LogFixture) {
     check(fixture, &[], LogState::default(), &[]);
 }
 
-fn entries_of_every_sort_come_back(fixture: &impl Fixture) {
+fn entries_of_every_sort_come_back(fixture: &impl LogFixture) {
     let mut entries = records(1, 0..4);
     entries[0].payload = Payload::Members(Members::default());
     entries[1].payload = Payload::Blank;
@@ -99,7 +99,7 @@ fn entries_of_every_sort_come_back(fixture: &impl Fixture) {
     check(fixture, &batches, LogState { last: Some(at(1, 3)), ..LogState::default() }, &entries);
 }
 
-fn a_batch_mixes_changes_in_order(fixture: &impl Fixture) {
+fn a_batch_mixes_changes_in_order(fixture: &impl LogFixture) {
     let vote = |term, committed| LogChange::Vote(Vote { term, node: 1, committed });
     let batch = [
         vote(1, false),
@@ -118,7 +118,7 @@ fn a_batch_mixes_changes_in_order(fixture: &impl Fixture) {
     check(fixture, &[&batch], state, &[records(1, 0..3), records(2, 3..4)].concat());
 }
 
-fn truncation_goes_back_to_the_purged_entry(fixture: &impl Fixture) {
+fn truncation_goes_back_to_the_purged_entry(fixture: &impl LogFixture) {
     let batches: [&[LogChange]; 3] = [
         &[LogChange::Append(records(1, 0..6))],
         &[LogChange::Purge(at(1, 2))],
@@ -128,7 +128,7 @@ fn truncation_goes_back_to_the_purged_entry(fixture: &impl Fixture) {
     check(fixture, &batches, state, &[]);
 }
 
-fn all_entries_can_be_truncated(fixture: &impl Fixture) {
+fn all_entries_can_be_truncated(fixture: &impl LogFixture) {
     let batches: [&[LogChange]; 3] = [
         &[LogChange::Append(records(1, 0..6))],
         &[LogChange::TruncateAfter(Some(9))],
@@ -138,7 +138,7 @@ fn all_entries_can_be_truncated(fixture: &impl Fixture) {
     check(fixture, &batches, state, &records(3, 0..2));
 }
 
-fn purging_keeps_the_rest_and_never_goes_back(fixture: &impl Fixture) {
+fn purging_keeps_the_rest_and_never_goes_back(fixture: &impl LogFixture) {
     let batches: [&[LogChange]; 3] = [
         &[LogChange::Append(records(1, 0..10))],
         &[LogChange::Purge(at(1, 5))],
@@ -148,7 +148,7 @@ fn purging_keeps_the_rest_and_never_goes_back(fixture: &impl Fixture) {
     check(fixture, &batches, state, &records(1, 6..10));
 }
 
-fn a_snapshot_from_elsewhere_takes_the_logs_place(fixture: &impl Fixture) {
+fn a_snapshot_from_elsewhere_takes_the_logs_place(fixture: &impl LogFixture) {
     let batches: [&[LogChange]; 3] = [
         &[LogChange::Append(records(1, 0..3))],
         &[LogChange::Purge(at(4, 99))],
@@ -158,7 +158,7 @@ fn a_snapshot_from_elsewhere_takes_the_logs_place(fixture: &impl Fixture) {
     check(fixture, &batches, state, &records(4, 100..102));
 }
 
-fn a_hole_is_refused_and_changes_nothing(fixture: &impl Fixture) {
+fn a_hole_is_refused_and_changes_nothing(fixture: &impl LogFixture) {
     let mut store = fixture.open();
     store.write(&[LogChange::Append(records(1, 0..3))]).unwrap();
     let before = store.state();
