@@ -69,7 +69,7 @@ struct PlanReport {
     /// Records, and the samples that the source makes of them; `null`: each record is one.
     counted: Option<CountedReport>,
     /// Sources of a mixture, ordered by name; otherwise empty.
-    sources: Vec<SourceReport>,
+    sources: Vec<EpochSourceReport>,
     /// Samples that can meet in a step; `null` without steps.
     mixing: Option<MixingReport>,
     /// Largest cost of a rank in a step, divided by the mean of the step's ranks. `null` if steps
@@ -103,7 +103,7 @@ struct OrderReport {
 }
 
 #[derive(Debug, Serialize)]
-struct SourceReport {
+struct EpochSourceReport {
     name: String,
     shards: u64,
     /// Samples of one pass over the source.
@@ -231,7 +231,7 @@ fn rank_steps(plan: &EpochPlan, tail: Tail) -> (u64, u64) {
         .fold((u64::MAX, 0), |(least, most), steps| (least.min(steps), most.max(steps)))
 }
 
-fn sources(order: &Order) -> Vec<SourceReport> {
+fn sources(order: &Order) -> Vec<EpochSourceReport> {
     let (Some(mixed), Some(epoch)) = (order.dataset.mixed(), order.plan.mixture()) else {
         return vec![];
     };
@@ -240,7 +240,7 @@ fn sources(order: &Order) -> Vec<SourceReport> {
     let report =
         |(number, (version, (in_epoch, rest_dropped))): (u32, (&SourceVersion, (u64, u64)))| {
             let passes = epoch.source_epochs(number);
-            SourceReport {
+            EpochSourceReport {
                 name: version.order.name().to_owned(),
                 shards: version.order.counts().len() as u64,
                 samples: version.order.samples(),
@@ -268,9 +268,9 @@ fn lanes(order: &Order) -> Result<Vec<LaneReport>, PlanError> {
     (0..plan.lanes()).map(report).collect()
 }
 
-fn source_columns() -> [Column<SourceReport>; 6] {
+fn source_columns() -> [Column<EpochSourceReport>; 6] {
     [
-        column("SOURCE", |source: &SourceReport| source.name.clone()),
+        column("SOURCE", |source: &EpochSourceReport| source.name.clone()),
         column(">SHARDS", |source| source.shards.to_string()),
         column(">SAMPLES", |source| output::count(source.samples)),
         column(">IN THE EPOCH", |source| output::count(source.in_epoch)),

@@ -24,7 +24,7 @@ use shardfeed_tfrecord::{
 
 use self::advice::{Facts, findings};
 use self::report::Stats;
-use self::tally::{Sampled, ShardFacts, Tally};
+use self::tally::{CompressionSample, ShardFacts, Tally};
 use crate::files::FilesArgs;
 use crate::output::Format;
 use crate::progress::{self, Counted};
@@ -241,10 +241,10 @@ impl Sample {
         }
     }
 
-    fn finish(self) -> Option<Sampled> {
+    fn finish(self) -> Option<CompressionSample> {
         let writer = self.writer?;
         let raw_bytes = writer.bytes();
         let compressed = writer.finish().expect("memory takes all");
-        Some(Sampled { raw_bytes, compressed_bytes: compressed.len() as u64 })
+        Some(CompressionSample { raw_bytes, compressed_bytes: compressed.len() as u64 })
     }
 }

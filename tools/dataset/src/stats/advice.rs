@@ -4,7 +4,7 @@ use serde::Serialize;
 use shardfeed_tfrecord::Compression;
 use shardfeed_tfrecord::example::DType;
 
-use super::tally::{Sampled, ShardFacts, Tally};
+use super::tally::{CompressionSample, ShardFacts, Tally};
 use crate::output::{count, counted, size};
 
 /// Default shard size of `dataset write`, and a common recommendation.
@@ -239,7 +239,7 @@ fn useless(facts: &Facts<'_>) -> Option<Finding> {
 fn worthwhile(facts: &Facts<'_>) -> Option<Finding> {
     let sampled = facts.shards.iter().filter_map(|shard| shard.sampled.as_ref());
     let (mut raw, mut compressed) = (0, 0);
-    for Sampled { raw_bytes, compressed_bytes } in sampled {
+    for CompressionSample { raw_bytes, compressed_bytes } in sampled {
         raw += raw_bytes;
         compressed += compressed_bytes;
     }
@@ -390,9 +390,9 @@ mod tests {
         assert_eq!(of(&[gzip("a", 91, 100)], None), [CompressionUseless]);
         assert_eq!(of(&[gzip("a", 90, 100)], None), []);
         let mut shards = many(2, 1, 150_000_000);
-        shards[1].sampled = Some(Sampled { raw_bytes: 1_000, compressed_bytes: 480 });
+        shards[1].sampled = Some(CompressionSample { raw_bytes: 1_000, compressed_bytes: 480 });
         assert_eq!(of(&shards, None), [CompressionWorthwhile]);
-        shards[0].sampled = Some(Sampled { raw_bytes: 1_000, compressed_bytes: 520 });
+        shards[0].sampled = Some(CompressionSample { raw_bytes: 1_000, compressed_bytes: 520 });
         assert_eq!(of(&shards, None), []);
     }
 

@@ -25,12 +25,12 @@ pub(super) struct ShardFacts {
     pub(super) stream_bytes: u64,
     pub(super) compression: Compression,
     /// Result of compressing records; only for uncompressed files that were selected for it.
-    pub(super) sampled: Option<Sampled>,
+    pub(super) sampled: Option<CompressionSample>,
 }
 
 /// Sizes of some records before and after compression.
 #[derive(Clone, Debug)]
-pub(super) struct Sampled {
+pub(super) struct CompressionSample {
     pub(super) raw_bytes: u64,
     pub(super) compressed_bytes: u64,
 }
