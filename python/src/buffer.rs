@@ -11,7 +11,7 @@ use pyo3::types::PyDict;
 use shardfeed_handoff::{BufferRange, SharedSlot};
 use shardfeed_pipeline::Dtype;
 
-use crate::dlpack::{Export, Place, wishes};
+use crate::dlpack::{Export, MemoryLocation, wishes};
 
 /// Type of a buffer's items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl NativeBuffer {
 #[pymethods]
 impl NativeBuffer {
     fn __dlpack_device__(&self) -> (i32, i32) {
-        Place::Cpu.numbers()
+        MemoryLocation::Cpu.numbers()
     }
 
     #[pyo3(signature = (*, stream=None, **arguments))]
@@ -84,7 +84,7 @@ impl NativeBuffer {
         assert!(self.range.start + self.range.len <= self.slot.size_bytes(), "it lies in its slot");
         let export = Export {
             address: (self.slot.base().addr().get() + self.range.start) as u64,
-            place: Place::Cpu,
+            place: MemoryLocation::Cpu,
             dtype: self.item.dtype(),
             shape: vec![self.shape[0] as i64],
             keeper: Arc::clone(&self.slot),

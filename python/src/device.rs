@@ -14,7 +14,7 @@ use shardfeed_handoff::{BufferRange, SharedSlot};
 use shardfeed_pipeline::{Batch, ColumnData, ColumnKind, Dtype};
 
 use crate::changes::Made;
-use crate::dlpack::{Export, Place, wishes};
+use crate::dlpack::{Export, MemoryLocation, wishes};
 use crate::errors::named;
 
 /// Ready batches of a loader, for the device's thread.
@@ -203,7 +203,7 @@ impl DeviceArray {
     }
 
     fn __dlpack_device__(&self) -> (i32, i32) {
-        Place::Cuda(self.ordinal()).numbers()
+        MemoryLocation::Cuda(self.ordinal()).numbers()
     }
 
     /// Returns a DLPack capsule.
@@ -225,7 +225,7 @@ impl DeviceArray {
         let stream = ConsumerStream::from_dlpack(stream).map_err(|error| refused(&error))?;
         let export = Export {
             address: self.address(),
-            place: Place::Cuda(self.ordinal()),
+            place: MemoryLocation::Cuda(self.ordinal()),
             dtype: self.dtype,
             shape: self.shape.clone(),
             keeper: Arc::clone(&self.lent),

@@ -12,12 +12,12 @@ use shardfeed_pipeline::Dtype;
 
 /// Location of memory, as numbered by dlpack.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum MemoryLocation {
     Cpu,
     Cuda(usize),
 }
 
-impl Place {
+impl MemoryLocation {
     pub(crate) fn numbers(self) -> (i32, i32) {
         match self {
             Self::Cpu => (1, 0),
@@ -38,7 +38,7 @@ pub(crate) struct Wishes {
 /// Memory to export: compact, row-major.
 pub(crate) struct Export<K> {
     pub(crate) address: u64,
-    pub(crate) place: Place,
+    pub(crate) place: MemoryLocation,
     pub(crate) dtype: Dtype,
     pub(crate) shape: Vec<i64>,
     /// Keeps the memory alive and unchanged. Dropped by any thread, with or without the GIL.

@@ -9,7 +9,7 @@ use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_tfrecord::{ReadError, ReadErrorKind};
 
 /// Location of an error in a dataset.
-struct Place<'a> {
+struct ErrorLocation<'a> {
     file: &'a str,
     offset: Option<u64>,
     ordinal: Option<u64>,
@@ -51,14 +51,18 @@ fn wire_error(py: Python<'_>, error: &WireError) -> PyErr {
         ErrorKind::Unspecified => "ShardfeedError",
     };
     let WireError { message, file, offset, ordinal, .. } = error;
-    let place = file.as_deref().map(|file| Place { file, offset: *offset, ordinal: *ordinal });
+    let place =
+        file.as_deref().map(|file| ErrorLocation { file, offset: *offset, ordinal: *ordinal });
     raise(py, class, message, place)
 }
 
 pub(crate) fn read_error(py: Python<'_>, error: &ReadError) -> PyErr {
     let message = format!("{error}; {}", error.hint());
-    let place =
-        Place { file: &error.file, offset: Some(error.offset), ordinal: Some(error.ordinal) };
+    let place = ErrorLocation {
+        file: &error.file,
+        offset: Some(error.offset),
+        ordinal: Some(error.ordinal),
+    };
     let class = match &error.kind {
         ReadErrorKind::Open(source) if source.kind() == std::io::ErrorKind::NotFound => {
             "DatasetNotFoundError"
@@ -79,11 +83,11 @@ pub(crate) fn named(py: Python<'_>, class: &str, message: &str) -> PyErr {
     raise(py, class, message, None)
 }
 
-fn raise(py: Python<'_>, class: &str, message: &str, place: Option<Place<'_>>) -> PyErr {
+fn raise(py: Python<'_>, class: &str, message: &str, place: Option<ErrorLocation<'_>>) -> PyErr {
     let make = || {
         let class = py.import("shardfeed.errors")?.getattr(class)?;
         let exception = class.call1((message,))?;
-        if let Some(Place { file, offset, ordinal }) = place {
+        if let Some(ErrorLocation { file, offset, ordinal }) = place {
             exception.setattr("file", file)?;
             exception.setattr("offset", offset)?;
             exception.setattr("ordinal", ordinal)?;

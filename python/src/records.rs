@@ -86,9 +86,9 @@ pub(crate) fn encode_example<'py>(
     py: Python<'py>,
     values: Vec<ValueTuple<'py>>,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    let owned = values.into_iter().map(|value| Owned::new(py, value));
+    let owned = values.into_iter().map(|value| OwnedValue::new(py, value));
     let owned = owned.collect::<PyResult<Vec<_>>>()?;
-    let slices: Vec<_> = owned.iter().map(Owned::slices).collect();
+    let slices: Vec<_> = owned.iter().map(OwnedValue::slices).collect();
     let features: Vec<_> =
         owned.iter().zip(&slices).filter_map(|(owned, s)| owned.feature(s)).collect();
     let mut record = Vec::new();
@@ -105,16 +105,16 @@ pub(crate) fn encode_sequence_example<'py>(
     lists: Vec<(String, Vec<ValueTuple<'py>>)>,
 ) -> PyResult<Bound<'py, PyBytes>> {
     let own = |values: Vec<ValueTuple<'py>>| {
-        values.into_iter().map(|value| Owned::new(py, value)).collect::<PyResult<Vec<_>>>()
+        values.into_iter().map(|value| OwnedValue::new(py, value)).collect::<PyResult<Vec<_>>>()
     };
     let context = own(context)?;
-    let context_slices: Vec<_> = context.iter().map(Owned::slices).collect();
+    let context_slices: Vec<_> = context.iter().map(OwnedValue::slices).collect();
     let context: Vec<_> =
         context.iter().zip(&context_slices).filter_map(|(owned, s)| owned.feature(s)).collect();
     let lists = lists.into_iter().map(|(name, steps)| Ok((name, own(steps)?)));
     let lists = lists.collect::<PyResult<Vec<_>>>()?;
     let slices: Vec<Vec<_>> =
-        lists.iter().map(|(_, steps)| steps.iter().map(Owned::slices).collect()).collect();
+        lists.iter().map(|(_, steps)| steps.iter().map(OwnedValue::slices).collect()).collect();
     let values: Vec<Vec<Option<Value<'_>>>> = lists
         .iter()
         .zip(&slices)
@@ -128,12 +128,12 @@ pub(crate) fn encode_sequence_example<'py>(
 }
 
 /// A value copied from Python.
-struct Owned {
+struct OwnedValue {
     name: String,
     data: Data,
 }
 
-impl Owned {
+impl OwnedValue {
     fn new<'py>(py: Python<'py>, (name, kind, data): ValueTuple<'py>) -> PyResult<Self> {
         let data = match kind.as_str() {
             "int64" => Data::Int64(PyBuffer::get(&data)?.to_vec(py)?),

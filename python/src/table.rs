@@ -15,10 +15,10 @@ use shardfeed_table::{Column, KeyKind, Keys, Layout, Table, WriteError};
 use crate::errors::{config_error, load_error};
 
 /// A column: name, type, shape and bytes of a row.
-type ColumnTuple = (String, String, Vec<usize>, usize);
+type TableColumnTuple = (String, String, Vec<usize>, usize);
 
 /// Keys copied from Python.
-enum Owned {
+enum OwnedKeys {
     Int64(Vec<i64>),
     Bytes(Vec<PyBackedBytes>),
 }
@@ -34,20 +34,20 @@ pub(crate) fn write_table(
     path: PathBuf,
     keys: &Bound<'_, PyAny>,
     is_int64: bool,
-    columns: Vec<ColumnTuple>,
+    columns: Vec<TableColumnTuple>,
     gather: Py<PyAny>,
 ) -> PyResult<String> {
     let keys = match is_int64 {
-        true => Owned::Int64(PyBuffer::get(keys)?.to_vec(py)?),
-        false => Owned::Bytes(keys.extract()?),
+        true => OwnedKeys::Int64(PyBuffer::get(keys)?.to_vec(py)?),
+        false => OwnedKeys::Bytes(keys.extract()?),
     };
     let columns = columns.into_iter();
     let columns = columns.map(|(name, dtype, shape, bytes)| Column { name, dtype, shape, bytes });
     let columns = columns.collect();
     let written = py.detach(|| {
         let layout = match &keys {
-            Owned::Int64(keys) => Layout::new(Keys::Int64(keys), columns),
-            Owned::Bytes(keys) => {
+            OwnedKeys::Int64(keys) => Layout::new(Keys::Int64(keys), columns),
+            OwnedKeys::Bytes(keys) => {
                 let slices: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
                 Layout::new(Keys::Bytes(&slices), columns)
             }
