@@ -7,7 +7,7 @@ use pyo3::exceptions::{PyAttributeError, PyBufferError, PyIndexError, PyValueErr
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use shardfeed_device::{
-    ConsumerStream, Device, DeviceBatch, DeviceError, DeviceStats, Source, Work,
+    BatchSource, ConsumerStream, Device, DeviceBatch, DeviceError, DeviceStats, Work,
 };
 use shardfeed_embedded::{LoadError, Loader};
 use shardfeed_handoff::{BufferRange, SharedSlot};
@@ -20,7 +20,7 @@ use crate::errors::named;
 /// Ready batches of a loader, for the device's thread.
 pub(crate) struct Ahead(pub(crate) Weak<Mutex<Option<Loader>>>);
 
-impl Source for Ahead {
+impl BatchSource for Ahead {
     fn look(&mut self, count: usize, device: &Device) -> Vec<Work> {
         let mut found = vec![];
         if let Some(loader) = self.0.upgrade()

@@ -12,7 +12,7 @@ use shardfeed_handoff::{Hold, Memory, SlotPool};
 
 use crate::driver::{CopyStream, DeviceSlot, Driver, Kernels};
 use crate::error::DeviceError;
-use crate::handle::{Command, Device, DeviceReply, DeviceStats, SharedAgent, Source, Work};
+use crate::handle::{BatchSource, Command, Device, DeviceReply, DeviceStats, SharedAgent, Work};
 use crate::ring::{BatchId, Ring, SlotIndex};
 use crate::stream::ConsumerStream;
 
@@ -27,7 +27,7 @@ const PAUSE_IDLE: Duration = Duration::from_secs(3600);
 pub(crate) struct Agent {
     inbox: Receiver<Command>,
     shared: Weak<SharedAgent>,
-    source: Option<Box<dyn Source>>,
+    source: Option<Box<dyn BatchSource>>,
     ring: Ring,
     /// Batches that wait for a slot, in sequence.
     waiting: VecDeque<Work>,

@@ -1,6 +1,6 @@
 //! Copies from a host slot to the device, and kernels on the copied parts.
 
-use shardfeed_handoff::{BufferRange, Layout};
+use shardfeed_handoff::{BufferLayout, BufferRange};
 
 use crate::kernels::Change;
 
@@ -48,7 +48,7 @@ impl Copies {
     /// between them.
     /// - `parts`: for the fewest copies in ascending order of their start; any order is correct.
     pub fn of(parts: &[BufferRange]) -> Self {
-        let mut layout = Layout::default();
+        let mut layout = BufferLayout::default();
         let places: Vec<_> = parts.iter().map(|part| layout.push(part.len)).collect();
         let mut copies: Vec<Copy> = Vec::new();
         for (part, place) in parts.iter().zip(&places).filter(|(part, _)| part.len > 0) {
@@ -67,7 +67,7 @@ impl Copies {
     /// As [`Copies::of`], with space for each pass of a change, and the final position of its part.
     pub fn with(parts: &[BufferRange], changes: &[Change]) -> Self {
         let mut found = Self::of(parts);
-        let mut layout = Layout::default();
+        let mut layout = BufferLayout::default();
         layout.push(found.bytes);
         for (number, change) in changes.iter().enumerate() {
             let place = &mut found.places[change.part];
@@ -131,7 +131,7 @@ mod tests {
     proptest! {
         #[test]
         fn each_byte_of_each_part_arrives(lens in prop::collection::vec((0usize..900, any::<bool>()), 0..8)) {
-            let mut host = Layout::default();
+            let mut host = BufferLayout::default();
             let all: Vec<_> = lens.iter().map(|(len, stays)| (host.push(*len), *stays)).collect();
             let parts: Vec<_> = all.iter().filter(|(_, stays)| !stays).map(|(part, _)| *part).collect();
             let source: Vec<u8> = (0..host.bytes()).map(|at| (at * 31 % 251) as u8).collect();

@@ -78,7 +78,7 @@ pub struct Work {
 }
 
 /// Source of batches that the trainer has not requested yet.
-pub trait Source: Send {
+pub trait BatchSource: Send {
     /// Returns the ready batches of the next `count` that were not returned before, in sequence.
     ///
     /// Called often; must not wait. `device` prepares a slot.
@@ -92,7 +92,7 @@ pub(crate) enum Command {
     /// Apply these changes to all following batches.
     Change(Arc<[Change]>, DeviceReply<()>),
     /// Take batches from this source.
-    Follow(Box<dyn Source>),
+    Follow(Box<dyn BatchSource>),
     /// Something may have changed.
     Look,
     /// Copy a requested batch that is not ahead.
@@ -165,7 +165,7 @@ impl Device {
     }
 
     /// Copies batches from this source ahead of the trainer.
-    pub fn follow(&self, source: Box<dyn Source>) {
+    pub fn follow(&self, source: Box<dyn BatchSource>) {
         self.tell(Command::Follow(source));
     }
 
@@ -187,7 +187,7 @@ impl Device {
 
     /// Prepares a batch for copying; its device batch is attached to the slot as its companion.
     /// - `parts`: parts to copy, in the order of [`DeviceBatch::places`].
-    /// - Returns the work for [`Source::look`] or [`Device::stage`].
+    /// - Returns the work for [`BatchSource::look`] or [`Device::stage`].
     pub fn prepare(&self, slot: &mut SharedSlot, parts: &[BufferRange]) -> Work {
         let id = BatchId(self.shared.next.fetch_add(1, Ordering::Relaxed));
         let changes = self.shared.changes.get().map_or(&[][..], |changes| changes);

@@ -26,7 +26,7 @@ mod handle;
 pub use copies::{Copies, Copy, Launch};
 pub use driver::device_count;
 pub use error::DeviceError;
-pub use handle::{Device, DeviceBatch, DeviceStats, Source, Work};
+pub use handle::{BatchSource, Device, DeviceBatch, DeviceStats, Work};
 pub use kernels::{Change, Float, NUMBERS_MAX, Number, Step};
 pub use ring::{BatchId, Begin, Ring, SlotIndex, SlotState};
 pub use stream::ConsumerStream;

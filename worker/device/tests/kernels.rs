@@ -12,7 +12,7 @@ use std::sync::Arc;
 use consumer::{Consumer, lent};
 use serde_json::{Value, json};
 use shardfeed_device::{Change, Device, DeviceBatch, Float, Number, Step};
-use shardfeed_handoff::{BufferRange, Layout, SlotPool};
+use shardfeed_handoff::{BufferLayout, BufferRange, SlotPool};
 use shardfeed_pipeline::{
     Assembler, ColumnKind, DrawKey, Dtype, ParseSpec, RecordSpec, Row, Schema,
 };
@@ -125,7 +125,7 @@ fn on_the_device(cases: &[Case]) -> Vec<Vec<u8>> {
         Change::new(part, number(case.dtype), &steps)
     };
     device.change(cases.iter().enumerate().map(change).collect()).unwrap();
-    let mut host = Layout::default();
+    let mut host = BufferLayout::default();
     let parts: Vec<BufferRange> = cases.iter().map(|case| host.push(case.bytes.len())).collect();
     let pool = SlotPool::sealed(1);
     let mut slot = pool.take(host.bytes()).unwrap();

@@ -21,12 +21,12 @@ impl BufferRange {
 
 /// Lays out buffers in sequence, each aligned.
 #[derive(Clone, Debug, Default)]
-pub struct Layout {
+pub struct BufferLayout {
     end: usize,
     ranges: Vec<BufferRange>,
 }
 
-impl Layout {
+impl BufferLayout {
     /// Appends a buffer of `len` bytes.
     pub fn push(&mut self, len: usize) -> BufferRange {
         let range = BufferRange { start: self.end.next_multiple_of(SLOT_ALIGN_BYTES), len };
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn buffers_are_aligned_and_apart() {
-        let mut layout = Layout::default();
+        let mut layout = BufferLayout::default();
         let ranges: Vec<_> = [3, 0, 256, 1].map(|len| layout.push(len)).to_vec();
         let starts: Vec<_> = ranges.iter().map(|range| range.start).collect();
         assert_eq!(starts, [0, 256, 256, 512]);

@@ -17,7 +17,7 @@ mod pool;
 mod region;
 mod slot;
 
-pub use layout::{BufferRange, Layout, SLOT_ALIGN_BYTES};
+pub use layout::{BufferLayout, BufferRange, SLOT_ALIGN_BYTES};
 pub use mapping::{ImportError, Mapping};
 pub use memory::Memory;
 pub use pool::{SlotPool, SlotPoolStats};

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use rayon::prelude::*;
-use shardfeed_handoff::{BufferRange, Layout, SharedSlot, SlotPool};
+use shardfeed_handoff::{BufferLayout, BufferRange, SharedSlot, SlotPool};
 use shardfeed_plan::Sample;
 use shardfeed_tfrecord as frame;
 
 use crate::column::{ColumnData, ColumnKind};
 use crate::draw::DrawKey;
 use crate::dtype::Dtype;
-use crate::program::Pass;
+use crate::program::ProgramPart;
 use crate::record::{Row, RowError, RowFault};
 use crate::rows::{Cells, LocatedRecords, RunWriter, Total};
 use crate::schema::{Schema, ShardSchemas};
@@ -213,7 +213,7 @@ impl Assembler {
         let write = |((cells, writer), images): ((&Cells<'_>, RunWriter<'_>), &[_])| {
             let mut made = writer.write(cells);
             let program = self.schemas.of(cells.rows[0].sample.shard).program();
-            program.run(cells, key, &Pass::Rows(images), |step| made.remove(&step))
+            program.run(cells, key, &ProgramPart::Rows(images), |step| made.remove(&step))
         };
         let written: Vec<Result<(), RowError>> = parts
             .into_par_iter()
@@ -294,7 +294,7 @@ impl Assembler {
     pub fn check(&self, row: &Row<'_>, key: &DrawKey) -> Result<(), RowError> {
         let schema = self.schemas.of(row.sample.shard);
         let cells = schema.locate(std::slice::from_ref(row), &LocatedRecords::default())?;
-        schema.program().run(&cells, key, &Pass::Rows(&[]), |_| None)
+        schema.program().run(&cells, key, &ProgramPart::Rows(&[]), |_| None)
     }
 
     /// Checks and locates each record of which a batch may have several rows once.
@@ -335,8 +335,8 @@ impl Assembler {
     }
 
     /// Lays out all buffers; [`RunWriter::split_all`] takes them in the same order.
-    fn lay_out(&self, rows: usize, totals: &[Total]) -> (Layout, BatchRanges) {
-        let mut layout = Layout::default();
+    fn lay_out(&self, rows: usize, totals: &[Total]) -> (BufferLayout, BatchRanges) {
+        let mut layout = BufferLayout::default();
         let mut columns = Vec::with_capacity(totals.len());
         for ((name, kind), total) in self.schemas.first().columns().iter().zip(totals) {
             let values = layout.push(total.bytes);

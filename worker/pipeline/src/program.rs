@@ -426,7 +426,7 @@ pub(crate) struct Program {
 }
 
 /// Part of the program to run for some rows.
-pub(crate) enum Pass<'k> {
+pub(crate) enum ProgramPart<'k> {
     /// Everything, but not the [shared images](Program::shared_bytes) that were made before: one
     /// entry for each row, or none at all.
     Rows(&'k [Option<Arc<[u8]>>]),
@@ -602,7 +602,7 @@ impl Program {
         &self,
         cells: &Cells<'_>,
         key: &DrawKey,
-        pass: &Pass<'_>,
+        part: &ProgramPart<'_>,
         mut output: impl FnMut(usize) -> Option<&'o mut [u8]>,
     ) -> Result<(), RowError> {
         if self.is_empty() {
@@ -651,7 +651,7 @@ impl Program {
         }
         let mut made: Vec<ColumnBuffer> = Vec::with_capacity(self.steps.len());
         for (number, step) in self.steps.iter().enumerate() {
-            if matches!(pass, Pass::Images) && !self.before_shared[number] {
+            if matches!(part, ProgramPart::Images) && !self.before_shared[number] {
                 made.push(ColumnBuffer::default());
                 continue;
             }
@@ -701,8 +701,8 @@ impl Program {
                 OperatorWork::Images(chain) => {
                     let draws = |row: usize, position| key.draws(&cells.rows[row], position);
                     let place = self.shared_place(number);
-                    let made = |row: usize| match (pass, &place) {
-                        (Pass::Rows(rows), Some(place)) => {
+                    let made = |row: usize| match (part, &place) {
+                        (ProgramPart::Rows(rows), Some(place)) => {
                             Some(&rows.get(row)?.as_deref()?[place.clone()])
                         }
                         _ => None,

@@ -8,14 +8,14 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 /// Maximum number of queued reads; further callers wait.
 const QUEUE_MAX: usize = 1024;
 
-type Task = Box<dyn FnOnce() + Send>;
+type ReadTask = Box<dyn FnOnce() + Send>;
 
 /// Threads for blocking reads. They end with the last task after the pool is dropped, and are not
 /// joined: hung storage must not block the caller that closes a loader.
 #[derive(Debug)]
 pub(crate) struct IoPool {
-    tasks: Sender<Task>,
-    queue: Receiver<Task>,
+    tasks: Sender<ReadTask>,
+    queue: Receiver<ReadTask>,
     threads: AtomicUsize,
 }
 
@@ -24,7 +24,7 @@ impl IoPool {
     ///
     /// # Errors  The system cannot start them.
     pub(crate) fn new(threads: usize) -> std::io::Result<Self> {
-        let (tasks, queue) = bounded::<Task>(QUEUE_MAX);
+        let (tasks, queue) = bounded::<ReadTask>(QUEUE_MAX);
         let pool = Self { tasks, queue, threads: AtomicUsize::new(0) };
         for index in 0..threads {
             pool.add(index)?;

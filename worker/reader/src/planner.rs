@@ -18,7 +18,7 @@ use crate::mend::Order;
 use crate::meter::Doing;
 use crate::records::balanced::Balancing;
 use crate::records::gather::{Gathered, Item};
-use crate::records::reader::RankReader;
+use crate::records::reader::PlanReader;
 use crate::records::stream::StreamTools;
 use crate::sequence::{BatchSequence, Ticket};
 use crate::threads::computing;
@@ -172,7 +172,7 @@ impl Planner {
             let balance = self.options.schemas.first().balance_window();
             let balance = balance.map(|window| Balancing { window, keeps_passed });
             let tools = self.tools.clone();
-            let mut reader = RankReader::new(Arc::clone(&plan), rank, reading, balance, tools)?;
+            let mut reader = PlanReader::new(Arc::clone(&plan), rank, reading, balance, tools)?;
             // Without a window nothing needs filling: the first batch is like the others.
             let mut is_filling = !has_window(plan.shuffle()) && balance.is_none();
             while step < steps {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use shardfeed_device::{Device, DeviceBatch, DeviceError, Source, Work};
+use shardfeed_device::{BatchSource, Device, DeviceBatch, DeviceError, Work};
 use shardfeed_handoff::{BufferRange, SharedSlot, SlotPool};
 
 use crate::consumer::Consumer;
@@ -17,7 +17,7 @@ pub const BYTES: usize = 100_000;
 #[derive(Clone, Default)]
 pub struct Queue(pub Arc<Mutex<VecDeque<(u64, SharedSlot)>>>);
 
-impl Source for Queue {
+impl BatchSource for Queue {
     fn look(&mut self, count: usize, device: &Device) -> Vec<Work> {
         let mut queue = self.0.lock().unwrap();
         let new = queue.iter_mut().take(count).filter_map(|(_, slot)| {

@@ -59,7 +59,7 @@ struct KeptImages {
 }
 
 /// Rows of a record whose images a batch makes.
-struct Claim<'a> {
+struct RecordRows<'a> {
     record: RecordKey,
     rows: Vec<Row<'a>>,
     row_bytes: usize,
@@ -110,7 +110,12 @@ impl RowImages {
     }
 
     /// Reserves memory for the images of records that are not made.
-    fn claim<'r>(&self, schemas: &ShardSchemas, rows: &[Row<'r>], epoch: u64) -> Vec<Claim<'r>> {
+    fn claim<'r>(
+        &self,
+        schemas: &ShardSchemas,
+        rows: &[Row<'r>],
+        epoch: u64,
+    ) -> Vec<RecordRows<'r>> {
         let mut kept = self.lock();
         kept.batches += 1;
         kept.drop_late(epoch);
@@ -141,7 +146,7 @@ impl RowImages {
                 Row { sample, part, ..*row }
             };
             let rows = all.into_iter().map(other).collect();
-            claims.push(Claim { record, rows, row_bytes });
+            claims.push(RecordRows { record, rows, row_bytes });
         }
         claims
     }
@@ -172,7 +177,7 @@ pub(crate) fn make(schema: &Schema, rows: &[Row<'_>], key: &DrawKey) -> Vec<Arc<
 }
 
 impl KeptImages {
-    fn keep(&mut self, claim: &Claim<'_>, images: Vec<Arc<[u8]>>, epoch: u64) {
+    fn keep(&mut self, claim: &RecordRows<'_>, images: Vec<Arc<[u8]>>, epoch: u64) {
         let row_bytes = claim.row_bytes;
         if images.len() == claim.rows.len() {
             self.making.remove(&claim.record);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{InputSource, Pass, Program, ProgramStep};
+use super::{InputSource, Program, ProgramPart, ProgramStep};
 use crate::column::Origin;
 use crate::draw::DrawKey;
 use crate::operator::OperatorWork;
@@ -61,7 +61,9 @@ impl Program {
         let mut images: Vec<_> =
             self.shared.iter().map(|step| vec![0; rows * bytes(step)]).collect();
         let mut outputs: BTreeMap<_, _> = self.shared.iter().copied().zip(&mut images).collect();
-        self.run(cells, key, &Pass::Images, |step| outputs.remove(&step).map(Vec::as_mut_slice))?;
+        self.run(cells, key, &ProgramPart::Images, |step| {
+            outputs.remove(&step).map(Vec::as_mut_slice)
+        })?;
         let of_row = |row: usize| {
             let parts = self.shared.iter().zip(&images);
             let parts = parts.map(|(step, all)| &all[row * bytes(step)..][..bytes(step)]);

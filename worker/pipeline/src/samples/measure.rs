@@ -14,7 +14,7 @@ use crate::draw::DrawKey;
 use crate::dtype::{Dtype, with_type};
 use crate::operator::expression::{Dialect, Expression, Node, One, Two};
 use crate::operator::{Operator, cast};
-use crate::program::{Made, Pass, Program};
+use crate::program::{Made, Program, ProgramPart};
 use crate::record::{Row, RowError, RowFault};
 use crate::rows::{Cells, LocatedRecords, Parser};
 use crate::samples::measured::{Kept, MeasuredColumn, MeasuredColumns, of_passing};
@@ -469,7 +469,7 @@ impl Measure {
         let mut out: BTreeMap<usize, &mut [u8]> = out.collect();
         let key =
             DrawKey { digest: Digest::from_bytes([0; 32]), seed: 0, epoch: 0, sources: [].into() };
-        self.program.run(cells, &key, &Pass::Rows(&[]), |step| out.remove(&step))?;
+        self.program.run(cells, &key, &ProgramPart::Rows(&[]), |step| out.remove(&step))?;
         Ok(made)
     }
 

@@ -125,18 +125,18 @@ pub(crate) struct Unbatch {
 struct UnbatchedColumn {
     name: String,
     cell: RowsCell,
-    row: RowValues,
+    row: RowShape,
     offsets: Option<(i64, i64)>,
 }
 
-/// Values of a row of a column.
+/// Shape of a row of a column.
 #[derive(Clone, Debug)]
-enum RowValues {
-    /// Of a shape.
+enum RowShape {
+    /// The same for all rows.
     Fixed { shape: Vec<usize> },
-    /// As many as a step has.
+    /// As many values as a step has.
     Step,
-    /// As many as a partition has, whose numbers are in a cell.
+    /// As many values as a partition has, whose numbers are in a cell.
     Partition(Partition, usize),
 }
 
@@ -157,7 +157,7 @@ impl UnbatchedColumn {
             RowsCell::Feature(cell) => &cells[cell],
         };
         let count = present(cell).map_or(0, |list| list.count());
-        let RowValues::Fixed { shape } = &self.row else {
+        let RowShape::Fixed { shape } = &self.row else {
             return Ok(self.lengths(count, cells)?.len());
         };
         let length = items(shape);
@@ -172,12 +172,12 @@ impl UnbatchedColumn {
     /// - `count`: number of its values.
     fn lengths(&self, count: usize, cells: &[Located<'_>]) -> Result<Vec<usize>, RowFault> {
         let (partition, cell) = match &self.row {
-            RowValues::Fixed { shape } => {
+            RowShape::Fixed { shape } => {
                 let length = items(shape);
                 return Ok(vec![length; count / length]);
             }
-            RowValues::Partition(partition, cell) => (partition, &cells[*cell]),
-            RowValues::Step => unreachable!("a list has steps"),
+            RowShape::Partition(partition, cell) => (partition, &cells[*cell]),
+            RowShape::Step => unreachable!("a list has steps"),
         };
         let (mut numbers, mut lengths, mut empty) = (vec![], vec![], EMPTY_ROWS_MAX);
         if let Some(list) = present(cell) {
@@ -220,8 +220,8 @@ impl UnbatchedColumn {
     /// Returns the values if they have the shape of a row.
     fn fitting<'a>(&self, values: Option<ListRef<'a>>) -> Option<ListRef<'a>> {
         match &self.row {
-            RowValues::Fixed { shape } => values.filter(|list| list.count() == items(shape)),
-            RowValues::Step | RowValues::Partition(..) => values,
+            RowShape::Fixed { shape } => values.filter(|list| list.count() == items(shape)),
+            RowShape::Step | RowShape::Partition(..) => values,
         }
     }
 }
@@ -250,7 +250,7 @@ impl Unbatch {
                 continue;
             };
             let spec = plan.spec.as_ref().expect("a plan with a name has a spec");
-            let (row, dtype) = (row_values(spec, &plan.origin)?, spec.dtype());
+            let (row, dtype) = (row_shape(spec, &plan.origin)?, spec.dtype());
             let cell = match &plan.origin {
                 Origin::Feature(Parts::One { values } | Parts::Ragged { values, .. }) => {
                     RowsCell::Feature(*values)
@@ -264,8 +264,8 @@ impl Unbatch {
             // Not in the cell of the feature, which other columns may have, too.
             let (mut origin, mut default) = (Origin::Feature(Parts::One { values: cells }), None);
             let mut shape = match &row {
-                RowValues::Fixed { shape } => Some(shape.clone()),
-                RowValues::Step | RowValues::Partition(..) => None,
+                RowShape::Fixed { shape } => Some(shape.clone()),
+                RowShape::Step | RowShape::Partition(..) => None,
             };
             match (*offsets, &mut shape) {
                 (None, _) => cells += 1,
@@ -364,7 +364,7 @@ impl Unbatch {
                 continue;
             }
             let values = match (column.cell, &column.row) {
-                (RowsCell::Feature(cell), RowValues::Fixed { shape }) => {
+                (RowsCell::Feature(cell), RowShape::Fixed { shape }) => {
                     let length = items(shape);
                     present(&cells[cell]).and_then(|list| list.range(row * length, length))
                 }
@@ -407,8 +407,8 @@ impl UnbatchedColumn {
     fn located<'a>(&self, values: Option<ListRef<'a>>) -> Option<Located<'a>> {
         match (values, &self.row) {
             (Some(values), _) => Some(Located::Present(values)),
-            (None, RowValues::Fixed { .. }) => None,
-            (None, RowValues::Step | RowValues::Partition(..)) => Some(Located::Missing),
+            (None, RowShape::Fixed { .. }) => None,
+            (None, RowShape::Step | RowShape::Partition(..)) => Some(Located::Missing),
         }
     }
 
@@ -535,7 +535,7 @@ fn pad_plan(column: &str, window: usize, rows: usize) -> Plan {
     Plan { kind, origin: Origin::IsPad(window), spec }
 }
 
-fn row_values(spec: &FeatureSpec, origin: &Origin) -> Result<RowValues, String> {
+fn row_shape(spec: &FeatureSpec, origin: &Origin) -> Result<RowShape, String> {
     let is_list = matches!(origin, Origin::List(_));
     let partitions = match &spec.feature {
         Feature::Ragged { partitions, .. } => &partitions[..],
@@ -543,13 +543,13 @@ fn row_values(spec: &FeatureSpec, origin: &Origin) -> Result<RowValues, String> 
     };
     let is_one = !matches!(spec.feature, Feature::FixedLenSequence { .. }) && spec.is_list();
     if is_list && is_one {
-        return Ok(RowValues::Step);
+        return Ok(RowShape::Step);
     }
     if let (Origin::Feature(Parts::Ragged { partitions: parts, .. }), [partition]) =
         (origin, partitions)
         && let [(_, Some(cell))] = parts[..]
     {
-        return Ok(RowValues::Partition(partition.clone(), cell));
+        return Ok(RowShape::Partition(partition.clone(), cell));
     }
     let shape = match &spec.feature {
         _ if spec.is_list() => vec![],
@@ -566,7 +566,7 @@ fn row_values(spec: &FeatureSpec, origin: &Origin) -> Result<RowValues, String> 
     };
     match items(&shape) {
         0 => Err(format!("column `{}` has rows of shape {shape:?}, without values", spec.name)),
-        _ => Ok(RowValues::Fixed { shape }),
+        _ => Ok(RowShape::Fixed { shape }),
     }
 }
 

@@ -35,7 +35,7 @@ struct RecordChunk {
 }
 
 /// A record of the block, or a row of it.
-enum Found<'a> {
+enum FoundSequence<'a> {
     Sequence(Sequence<'a>),
     /// Its data or its features are damaged.
     Damaged,
@@ -114,24 +114,24 @@ impl Blocks {
         let ended = || tools.files.ended(shard);
         let parts = packs.iter().flatten().map(|part| (part.record, part.row));
         let parts: Vec<_> = parts.collect::<BTreeSet<_>>().into_iter().collect();
-        let mut found: BTreeMap<(u64, u32), (Found<'_>, Row<'_>)> = BTreeMap::new();
+        let mut found: BTreeMap<(u64, u32), (FoundSequence<'_>, Row<'_>)> = BTreeMap::new();
         for of_record in parts.chunk_by(|one, other| one.0 == other.0) {
             let record = of_record[0].0;
             let row = self.row(shard, record).ok_or_else(ended)?;
             let rows: Vec<u32> = of_record.iter().map(|(_, row)| *row).collect();
             let sequences = match combiner.sequences(&row, &rows) {
-                Ok(sequences) => sequences.into_iter().map(Found::Sequence).collect(),
+                Ok(sequences) => sequences.into_iter().map(FoundSequence::Sequence).collect(),
                 // Rows and their values were found when the shard was counted.
                 Err(error) if map.is_of_rows() && !matches!(error.fault, RowFault::Data(_)) => {
                     return Err(ended());
                 }
                 Err(error) => {
                     debug_assert!(!matches!(error.fault, RowFault::Memory { .. }), "{error:?}");
-                    rows.iter().map(|_| Found::Damaged).collect::<Vec<_>>()
+                    rows.iter().map(|_| FoundSequence::Damaged).collect::<Vec<_>>()
                 }
             };
             for (place, sequence) in of_record.iter().zip(sequences) {
-                if let Found::Sequence(sequence) = &sequence
+                if let FoundSequence::Sequence(sequence) = &sequence
                     && map.tokens_of(place.0, place.1) != sequence.tokens()
                 {
                     return Err(ended());
@@ -144,7 +144,7 @@ impl Blocks {
         let mut bytes = Vec::with_capacity(most.saturating_mul(packs.len()));
         let (mut records, mut firsts) = (Vec::with_capacity(packs.len()), vec![]);
         for pack in packs {
-            let damaged = pack.iter().find(|part| matches!(of(part).0, Found::Damaged));
+            let damaged = pack.iter().find(|part| matches!(of(part).0, FoundSequence::Damaged));
             let named =
                 damaged.or(pack.first()).expect("a pack has a token, and a window a record");
             let (start, row) = (bytes.len(), &of(named).1);
@@ -156,10 +156,10 @@ impl Blocks {
                 }
                 None => {
                     let parts = pack.iter().map(|part| match &of(part).0 {
-                        Found::Sequence(sequence) => {
+                        FoundSequence::Sequence(sequence) => {
                             RecordPart { sequence, first: part.first, tokens: part.tokens }
                         }
-                        Found::Damaged => unreachable!("no record of the pack is damaged"),
+                        FoundSequence::Damaged => unreachable!("no record of the pack is damaged"),
                     });
                     combiner.write(&parts.collect::<Vec<_>>(), &mut bytes)
                 }

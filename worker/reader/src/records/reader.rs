@@ -18,7 +18,7 @@ const LOOK_AHEAD: u64 = 2048;
 
 /// Reads the samples of one rank in one epoch, step by step.
 #[derive(Debug)]
-pub(crate) struct RankReader {
+pub(crate) struct PlanReader {
     rank: u64,
     feeds: Feeds,
     /// Padding repeats the epoch sequence from its start.
@@ -55,7 +55,7 @@ enum LaneSource {
     Places(RecordLocator),
 }
 
-impl RankReader {
+impl PlanReader {
     /// - `balancing`: `None`: steps are not balanced.
     ///
     /// # Errors  The window is out of range.

@@ -40,14 +40,14 @@ const UNWRITTEN: &str = "make the index writable for the process that counts sam
 /// A folder or a place in a bucket, as a user named it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedIndex {
-    place: Place,
+    place: IndexLocation,
     /// True if the command that fills it uses it: damaged objects are replaced, and everything that is
     /// found is written, not only what this host had to read.
     pub(crate) is_filling: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Place {
+enum IndexLocation {
     Folder(PathBuf),
     /// URL without a slash at its end.
     Url(String),
@@ -57,8 +57,8 @@ impl fmt::Display for SharedIndex {
     /// Writes the path or URL.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
-            Place::Folder(folder) => write!(f, "{}", folder.display()),
-            Place::Url(url) => write!(f, "{url}"),
+            IndexLocation::Folder(folder) => write!(f, "{}", folder.display()),
+            IndexLocation::Url(url) => write!(f, "{url}"),
         }
     }
 }
@@ -71,12 +71,12 @@ impl SharedIndex {
         let refused = |why: &str| LoadError::Option(format!("index={text:?}: {why}"));
         let place = match local(text) {
             Some("") => return Err(refused("is empty; name a folder or a URL")),
-            Some(folder) => Place::Folder(folder.into()),
+            Some(folder) => IndexLocation::Folder(folder.into()),
             None => {
                 let location = remote::Location::parse(text.trim_end_matches('/'));
                 let location = location.map_err(|error| refused(&error.to_string()))?;
                 location.store_path().map_err(|error| refused(&error.to_string()))?;
-                Place::Url(location.url().trim_end_matches('/').to_owned())
+                IndexLocation::Url(location.url().trim_end_matches('/').to_owned())
             }
         };
         Ok(Self { place, is_filling: false })
@@ -93,8 +93,8 @@ impl SharedIndex {
     /// # Errors  The folder cannot be made.
     pub fn make(&self) -> Result<(), LoadError> {
         match &self.place {
-            Place::Folder(folder) => folder_exists(folder, true),
-            Place::Url(_) => Ok(()),
+            IndexLocation::Folder(folder) => folder_exists(folder, true),
+            IndexLocation::Url(_) => Ok(()),
         }
     }
 
@@ -103,23 +103,23 @@ impl SharedIndex {
     /// # Errors  There is no working directory.
     pub fn absolute(self) -> Result<Self, LoadError> {
         let place = match self.place {
-            Place::Folder(folder) => match std::path::absolute(&folder) {
+            IndexLocation::Folder(folder) => match std::path::absolute(&folder) {
                 // Without a slash at its end, and without `..` if it exists.
                 Ok(absolute) => {
                     let plain: PathBuf = absolute.components().collect();
-                    Place::Folder(settled(plain.clone()).unwrap_or(plain))
+                    IndexLocation::Folder(settled(plain.clone()).unwrap_or(plain))
                 }
                 Err(source) => return Err(LoadError::io(folder.display().to_string(), source)),
             },
-            url @ Place::Url(_) => url,
+            url @ IndexLocation::Url(_) => url,
         };
         Ok(Self { place, ..self })
     }
 
     fn object(&self, name: &str) -> String {
         match &self.place {
-            Place::Folder(folder) => folder.join(name).display().to_string(),
-            Place::Url(url) => format!("{url}/{name}"),
+            IndexLocation::Folder(folder) => folder.join(name).display().to_string(),
+            IndexLocation::Url(url) => format!("{url}/{name}"),
         }
     }
 
@@ -132,7 +132,9 @@ impl SharedIndex {
         go_on: GoOn<'_>,
     ) -> Result<Vec<Option<Vec<u8>>>, LoadError> {
         let objects: Vec<_> = names.iter().map(|name| self.object(name)).collect();
-        let Place::Folder(folder) = &self.place else { return remote::contents(&objects, go_on) };
+        let IndexLocation::Folder(folder) = &self.place else {
+            return remote::contents(&objects, go_on);
+        };
         let (folder, is_filling) = (folder.clone(), self.is_filling);
         let mut go_on = |_| go_on();
         aside(&mut go_on, move || folder_exists(&folder, is_filling))??;
@@ -150,8 +152,8 @@ impl SharedIndex {
     pub(crate) fn write(&self, name: &str, bytes: &[u8], go_on: GoOn<'_>) -> Result<(), LoadError> {
         let object = self.object(name);
         let written = match &self.place {
-            Place::Url(_) => remote::put(&object, bytes.to_vec(), go_on),
-            Place::Folder(_) => {
+            IndexLocation::Url(_) => remote::put(&object, bytes.to_vec(), go_on),
+            IndexLocation::Folder(_) => {
                 let (path, bytes) = (PathBuf::from(&object), bytes.to_vec());
                 let written = aside(&mut |_| go_on(), move || write_file(&path, &bytes))?;
                 let reason = |error| format!("cannot write: {error}");

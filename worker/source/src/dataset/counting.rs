@@ -71,16 +71,16 @@ pub(super) fn sample_maps(
     let mut maps: Vec<Option<HeldMap>> = vec![None; dataset.files().len()];
     kept.fill(&mut maps, progress)?;
     kept.publish(&maps, progress)?;
-    let work = |kept, maps| Work { dataset, program, corrupt, kept, maps };
+    let pending = |kept, maps| PendingMaps { dataset, program, corrupt, kept, maps };
     if !maps.iter().any(|map| lacks(program, map.as_ref())) {
-        return work(kept, maps).done(progress);
+        return pending(kept, maps).done(progress);
     }
     let cache = Cache::open(&options.folder, dataset.root());
     let _lock = cache.lock(|| progress(ScanProgress::at(ScanStage::Waiting)))?;
     // Another process may have counted while this one waited.
     kept.fill(&mut maps, progress)?;
     kept.fetch(&mut maps, progress)?;
-    work(kept, maps).done(progress)
+    pending(kept, maps).done(progress)
 }
 
 /// Returns the samples of every shard if all of them are in the cache.
@@ -97,8 +97,8 @@ pub(super) fn kept_maps(
     if maps.iter().any(Option::is_none) {
         return Ok(None);
     }
-    let work = Work { dataset, program, corrupt: Corrupt::Error, kept, maps };
-    work.done(&mut |_| true).map(Some)
+    let pending = PendingMaps { dataset, program, corrupt: Corrupt::Error, kept, maps };
+    pending.done(&mut |_| true).map(Some)
 }
 
 /// Returns the samples of each shard whose map is in the cache or its index.
@@ -128,8 +128,8 @@ pub(super) fn lacks(program: &SampleProgram, map: Option<&HeldMap>) -> bool {
     map.is_none_or(|map| program.combiner().is_some() && !map.is_grouped())
 }
 
-/// Shards to count or to pack.
-struct Work<'a> {
+/// Maps of a dataset's shards, of which some are to be counted or grouped.
+struct PendingMaps<'a> {
     dataset: &'a Arc<Dataset>,
     program: &'a Arc<SampleProgram>,
     corrupt: Corrupt,
@@ -138,7 +138,7 @@ struct Work<'a> {
     maps: Vec<Option<HeldMap>>,
 }
 
-impl Work<'_> {
+impl PendingMaps<'_> {
     /// Counts and packs the shards that lack it.
     fn done(self, progress: &mut dyn FnMut(ScanProgress) -> bool) -> Result<SampleMaps, LoadError> {
         let Self { dataset, program, corrupt, kept, mut maps } = self;

@@ -22,9 +22,6 @@ use crate::index::{ScanProgress, ScanStage};
 use crate::looks::each;
 use crate::remote::GoOn;
 
-/// Callback with the progress; `false` cancels.
-type OnProgress<'a> = &'a mut dyn FnMut(ScanProgress) -> bool;
-
 /// Callback with the shard, the name and the content of an object; `false`: it is damaged.
 type Take<'a> = &'a mut dyn FnMut(usize, &str, &[u8]) -> Result<bool, LoadError>;
 
@@ -78,7 +75,7 @@ impl KeptMaps {
     pub(super) fn fill(
         self: &Arc<Self>,
         maps: &mut [Option<HeldMap>],
-        progress: OnProgress<'_>,
+        progress: &mut dyn FnMut(ScanProgress) -> bool,
     ) -> Result<(), LoadError> {
         let Some(host) = &self.host else { return Ok(()) };
         host.maps.refresh();
@@ -128,7 +125,7 @@ impl KeptMaps {
     pub(super) fn fetch(
         &self,
         maps: &mut [Option<HeldMap>],
-        progress: OnProgress<'_>,
+        progress: &mut dyn FnMut(ScanProgress) -> bool,
     ) -> Result<(), LoadError> {
         let Some(index) = &self.index else { return Ok(()) };
         let missing = (0..maps.len()).filter(|shard| maps[*shard].is_none());
@@ -298,7 +295,7 @@ impl KeptMaps {
     pub(super) fn publish(
         &self,
         maps: &[Option<HeldMap>],
-        progress: OnProgress<'_>,
+        progress: &mut dyn FnMut(ScanProgress) -> bool,
     ) -> Result<(), LoadError> {
         let Some(index) = self.index.as_ref().filter(|index| index.is_filling) else {
             return Ok(());
@@ -412,7 +409,7 @@ fn read_objects(
     index: &SharedIndex,
     kind: ObjectKind,
     objects: &[(usize, String)],
-    progress: OnProgress<'_>,
+    progress: &mut dyn FnMut(ScanProgress) -> bool,
     take: Take<'_>,
 ) -> Result<(), LoadError> {
     let mut state = ScanProgress::at(ScanStage::Counting);

@@ -27,7 +27,7 @@ const NO_TIMEOUT: &str = "1day";
 /// Attempts to get credentials before they count as missing.
 const CREDENTIAL_ATTEMPTS: u32 = 3;
 
-type Checked = Pin<Box<dyn Future<Output = Result<(), object_store::Error>> + Send>>;
+type CredentialCheck = Pin<Box<dyn Future<Output = Result<(), object_store::Error>> + Send>>;
 
 pub(crate) struct Bucket {
     pub(super) scheme: Scheme,
@@ -39,7 +39,7 @@ pub(crate) struct Bucket {
     /// Limit of requests in flight, shared by all buckets.
     pub(super) permits: Arc<Semaphore>,
     /// Requests credentials, if requests are signed.
-    credentials: Option<Box<dyn Fn() -> Checked + Send + Sync>>,
+    credentials: Option<Box<dyn Fn() -> CredentialCheck + Send + Sync>>,
 }
 
 impl std::fmt::Debug for Bucket {
@@ -162,7 +162,7 @@ fn environment() -> Digest {
 struct Built {
     reads: Arc<dyn ObjectStore>,
     lists: Arc<dyn ObjectStore>,
-    credentials: Option<Box<dyn Fn() -> Checked + Send + Sync>>,
+    credentials: Option<Box<dyn Fn() -> CredentialCheck + Send + Sync>>,
 }
 
 /// Disables retries, which `fetch` makes.
@@ -196,7 +196,7 @@ macro_rules! signed {
             .with_credentials(Arc::clone(&credentials))
             .build()?;
         let is_signed = base.get_config_value(&$key::SkipSignature).as_deref() != Some("true");
-        let ask = move || -> Checked {
+        let ask = move || -> CredentialCheck {
             let credentials = Arc::clone(&credentials);
             Box::pin(async move { credentials.get_credential().await.map(drop) })
         };

@@ -70,10 +70,11 @@ fn check(name: &str, range: Option<[f64; 2]>, [least, most]: [f64; 2]) -> Result
 }
 
 /// Steps in the order of their factors' draws.
-const STEPS: [Step; 4] = [Step::Brightness, Step::Contrast, Step::Saturation, Step::Hue];
+const STEPS: [JitterStep; 4] =
+    [JitterStep::Brightness, JitterStep::Contrast, JitterStep::Saturation, JitterStep::Hue];
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Step {
+pub(super) enum JitterStep {
     Brightness,
     Contrast,
     Saturation,
@@ -82,7 +83,7 @@ pub(super) enum Step {
 
 impl ColorJitter {
     /// Returns the steps in their order, with their factors. Source: docs/ORDER.md, section 11.
-    pub(super) fn drawn(&self, draws: &mut Draws) -> [(Step, Option<f64>); 4] {
+    pub(super) fn drawn(&self, draws: &mut Draws) -> [(JitterStep, Option<f64>); 4] {
         let mut order = [0, 1, 2, 3];
         for at in (1..order.len()).rev() {
             order.swap(at, draws.below(at as u64 + 1) as usize);
@@ -98,10 +99,10 @@ impl ColorJitter {
         for (step, factor) in self.drawn(&mut draws) {
             let Some(factor) = factor else { continue };
             match (step, channels) {
-                (Step::Brightness, _) => brightness(pixels, factor),
-                (Step::Contrast, _) => contrast(pixels, channels, factor),
-                (Step::Saturation, 3) => saturation(pixels, factor),
-                (Step::Hue, 3) => hue(pixels, factor),
+                (JitterStep::Brightness, _) => brightness(pixels, factor),
+                (JitterStep::Contrast, _) => contrast(pixels, channels, factor),
+                (JitterStep::Saturation, 3) => saturation(pixels, factor),
+                (JitterStep::Hue, 3) => hue(pixels, factor),
                 // Images of one channel have neither.
                 _ => {}
             }

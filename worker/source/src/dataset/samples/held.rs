@@ -38,7 +38,7 @@ pub struct HeldMap {
     is_of_rows: bool,
     /// That of [`SampleMap::digest`], if the digest of the shard was known.
     digest: Option<Digest>,
-    place: Place,
+    place: MapStorage,
 }
 
 /// A map that is in memory as long as this exists.
@@ -51,7 +51,7 @@ pub enum MapRef<'a> {
 }
 
 #[derive(Clone, Debug)]
-enum Place {
+enum MapStorage {
     Memory(Arc<MapInMemory>),
     File(Arc<MapInFile>),
 }
@@ -116,7 +116,7 @@ impl HeldMap {
             match MapFile::of_process().and_then(|file| file.write(&map)) {
                 Ok(place) => {
                     HELD.fetch_sub(bytes, Ordering::Relaxed);
-                    return Self::at(&map, digest, Place::File(Arc::new(place)));
+                    return Self::at(&map, digest, MapStorage::File(Arc::new(place)));
                 }
                 // Once, as there may be a million maps.
                 Err(error) if !HAS_WARNED.swap(true, Ordering::Relaxed) => {
@@ -131,10 +131,10 @@ impl HeldMap {
             }
         }
         let held = Arc::new(MapInMemory { map, bytes });
-        Self::at(&held.map, digest, Place::Memory(Arc::clone(&held)))
+        Self::at(&held.map, digest, MapStorage::Memory(Arc::clone(&held)))
     }
 
-    fn at(map: &SampleMap, digest: Option<Digest>, place: Place) -> Self {
+    fn at(map: &SampleMap, digest: Option<Digest>, place: MapStorage) -> Self {
         Self {
             samples: map.samples(),
             data_bytes: map.data_bytes(),
@@ -151,8 +151,8 @@ impl HeldMap {
     /// # Panics  The file of this process cannot be read.
     pub fn get(&self) -> MapRef<'_> {
         match &self.place {
-            Place::Memory(held) => MapRef::Held(&held.map),
-            Place::File(place) => MapRef::Read(place.read()),
+            MapStorage::Memory(held) => MapRef::Held(&held.map),
+            MapStorage::File(place) => MapRef::Read(place.read()),
         }
     }
 
