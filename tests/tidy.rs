@@ -12,6 +12,16 @@ const LINES_MAX: usize = 800;
 /// Keywords that begin a definition, in Rust, Python and the .proto files.
 const DEFINES: &[&str] = &["fn", "struct", "enum", "trait", "def", "class", "rpc", "message"];
 
+/// Areas by the folders of their files; the first folder that fits counts.
+const AREAS: &[(&str, &str)] = &[
+    ("coordinator/", "coordinator"),
+    ("worker/client/", "client"),
+    ("worker/", "worker"),
+    ("cli/", "cli"),
+    ("tools/dataset/", "cli"),
+    ("python/src/", "python"),
+];
+
 /// Constructions that a stranger must read twice, and their replacement.
 const PLAIN: &[(&str, &str)] = &[
     ("nobody", "name the actor: no rank, no worker"),
@@ -363,6 +373,48 @@ fn prose_is_plain() {
         }
     }
     assert!(found.is_empty(), "a stranger must be able to read this:\n{}", found.join("\n"));
+}
+
+/// Returns the name of the type that a line defines. `type` defines one only at the start of a line:
+/// within an `impl` it belongs to a trait.
+fn type_name(line: &str) -> Option<&str> {
+    let mut words = line.trim_start().split(' ').skip_while(|word| word.starts_with("pub"));
+    let is_type = match words.next()? {
+        "struct" | "enum" | "trait" => true,
+        "type" => !line.starts_with(' '),
+        _ => false,
+    };
+    let name = words.next()?.split(|c: char| !c.is_alphanumeric() && c != '_').next()?;
+    let is_own = name.starts_with(char::is_uppercase) && !["Error", "Result"].contains(&name);
+    (is_type && is_own).then_some(name)
+}
+
+#[test]
+fn a_type_name_means_one_thing_in_an_area() {
+    let mut defined: BTreeMap<(&str, String), Vec<String>> = BTreeMap::new();
+    for (file, text) in sources(&["rs"]) {
+        let is_shipped =
+            file.contains("/src/") && !file.contains("/tests/") && !file.ends_with("/tests.rs");
+        let area = AREAS.iter().find(|(folder, _)| file.starts_with(folder));
+        let (Some((_, area)), true) = (area, is_shipped) else {
+            continue;
+        };
+        let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        for name in code.lines().filter_map(type_name) {
+            defined.entry((*area, name.into())).or_default().push(file.clone());
+        }
+    }
+    let wrong: Vec<_> = defined
+        .iter()
+        .filter(|(_, files)| files.len() > 1)
+        .map(|((area, name), files)| format!("{area}: {name} in {}", files.join(", ")))
+        .collect();
+    assert!(
+        wrong.is_empty(),
+        "a reader must not have to ask which type a name means; rename all but one of:\n{}",
+        wrong.join("\n")
+    );
+    assert!(defined.len() > 1000, "only {} types were found", defined.len());
 }
 
 #[test]
