@@ -9,6 +9,7 @@ import random
 import shutil
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -468,6 +469,59 @@ def test_a_stage_that_ended_needs_no_files(running: Cluster, where: dict[str, An
         next(iter(loader))
     with pytest.raises(sf.DatasetNotFoundError):
         sf.Loader(mixture, resume=state, cache_dir=tmp_path / "other", **order, **where)
+
+
+#: A trainer of another user: arguments are its number, the folder of the data, epochs, state and options.
+OF_ANOTHER_USER = """
+import json, os, sys
+import shardfeed as sf
+
+user, folder, epochs, state, where = int(sys.argv[1]), sys.argv[2], *map(json.loads, sys.argv[3:])
+os.setgroups([]); os.setgid(user); os.setuid(user)
+features = {"id": sf.FixedLenFeature((), "int64")}
+a, b = (sf.source(f"{folder}/{name}/*.tfrecord", features) for name in "ab")
+mixture = sf.mix({"a": (a, 1), "b": (b, 1)}, epoch=30, stages=[sf.Stage(1, {"b": 1})])
+try:
+    with sf.Loader(mixture, batch_size=6, fallback=False, resume=state, cache_dir=f"{folder}/cache", **where) as loader:
+        samples = [int(one) for epoch in loader.epochs(epochs) for batch in epoch for one in batch["id"]]
+        print(json.dumps({"samples": samples, "state": loader.state_dict()}))
+except sf.ShardfeedError as error:
+    print(json.dumps({"error": type(error).__name__}))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change its user")
+def test_a_trainer_of_another_user_than_the_worker_needs_the_files_of_ended_stages() -> None:
+    """Otherwise it could read paths and maps of any dataset that it names."""
+    nobody = 65534
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for part in (folder, folder / "cache"):
+            part.mkdir(exist_ok=True)
+            os.chmod(part, 0o755)
+        os.chown(folder / "cache", nobody, nobody)
+        for number, source in enumerate("ab"):
+            RecordsWorld(folder / source, number, [30, 7])
+        with Cluster(folder / "cluster", workers=0) as cluster:
+            worker = cluster.worker(0, "--socket-gid", str(nobody))
+            worker.start()
+            where = {"coordinator": cluster.address, "worker": str(cluster.socket()), "job": "theirs", "timeout": 5}
+
+            def trains(user: int, epochs: int, state: Any) -> Any:
+                arguments = [str(user), name, *map(json.dumps, (epochs, state, where))]
+                command = [sys.executable, "-c", OF_ANOTHER_USER, *arguments]
+                run = subprocess.run(command, capture_output=True, text=True, timeout=120)
+                assert run.returncode == 0, run.stderr
+                return json.loads(run.stdout)
+
+            try:
+                first = trains(nobody, 2, None)
+                assert len(first["samples"]) == 60
+                shutil.rmtree(folder / "a")
+                assert trains(nobody, 4, first["state"]) == {"error": "DatasetNotFoundError"}
+                assert len(trains(0, 4, first["state"])["samples"]) == 60
+            finally:
+                worker.kill()
 
 
 @pytest.mark.parametrize("kind", ["records", "filter"])
