@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
@@ -481,6 +482,33 @@ def test_a_user_whom_the_worker_does_not_serve_is_told_so(
     )  # fmt: skip
     assert "may not connect" in result.stdout, result.stdout + result.stderr
     assert "group" in result.stdout
+
+
+def test_a_worker_that_ends_leaves_a_waiting_trainer_to_its_own_process(tmp_path: Path, dataset: Dataset) -> None:
+    """As one that is killed."""
+    with Cluster(tmp_path / "cluster", config=TTL) as cluster:
+        cluster.env["SHARDFEED_LOG"] = "debug"
+        where = {"coordinator": cluster.address, "worker": cluster.socket(), "timeout": 30.0, "job": "waits"}
+        (worker,) = cluster.workers
+        log = cluster.folder / "worker-0.log"
+        expected = embedded(dataset)
+
+        def is_asked(times: int) -> bool:
+            return log.read_text().count("a trainer connected") >= times
+
+        worker.end()
+        worker.start()
+        cluster.coordinator.stop()
+        with ThreadPoolExecutor(1) as pool:
+            opening = pool.submit(loader, dataset, **where)
+            until(lambda: is_asked(1), "the trainer has connected")
+            worker.end()
+            cluster.coordinator.resume()
+            each = opening.result(60)
+        with each:
+            assert take(each, 3) == expected[:3]
+            worker.start()
+            assert take(each, len(expected) - 3) == expected[3:]
 
 
 def garbage(seed: int) -> Iterator[bytes]:

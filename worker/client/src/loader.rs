@@ -273,9 +273,10 @@ impl Loader {
     /// Afterwards the loader reports its last statistics, delivers nothing and cannot be moved.
     /// - `failure`: error that ends the trainer; `None` if it finished normally.
     pub fn close(&mut self, failure: Option<&str>) {
+        let report = self.link.report();
         self.link.end(failure);
         (self.held, self.ledger) = (None, None);
-        self.link = Box::new(Closed(self.link.report()));
+        self.link = Box::new(Closed(report));
         self.timeline = None;
     }
 

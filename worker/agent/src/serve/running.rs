@@ -274,16 +274,17 @@ impl Feeder {
 
     fn feed(&mut self) -> Result<(), Ended> {
         while self.line.is_wanted() {
-            let stats = self.reader.prefetch.stats();
-            // Waits while the trainer does not read: the lease is checked afterwards.
-            self.tell(&stats)?;
             let delivery = self.reader.next(LOOK_EVERY)?;
+            let stats = self.reader.prefetch.stats();
+            self.tell(&stats)?;
             if let Some(reason) = self.reader.take_reason() {
                 let note = wire::Progress { note: reason.to_owned(), ..Default::default() };
                 self.line.send(Message::Progress(note), None)?;
             }
             match delivery {
                 Delivery::Batch(delivered) => {
+                    // The messages before it wait while the trainer does not read.
+                    self.reader.rank.check()?;
                     self.reports.sends(&delivered, stats.prefetch);
                     let at = [("epoch", delivered.epoch), ("step", delivered.step)];
                     let _span = trace::span_of("send", at);

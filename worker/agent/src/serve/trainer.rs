@@ -293,7 +293,11 @@ impl Trainer<'_> {
                 return self.record(Duration::from_millis(trace.duration_ms));
             }
         };
-        answered.unwrap_or_else(|error: LoadError| self.fail(number, &error.to_wire()))
+        answered.unwrap_or_else(|error: LoadError| match self.hub.stop.load(Ordering::Relaxed) {
+            // Stopping interrupted it. The trainer finds the worker gone, and continues elsewhere.
+            true => Ok(()),
+            false => self.fail(number, &error.to_wire()),
+        })
     }
 
     /// Records a timeline of all threads of this worker, for all its trainers.
