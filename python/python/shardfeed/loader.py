@@ -455,7 +455,8 @@ class Loader:
         call it get `SupersededError`. New ranks start from a `state_dict()` of this position.
 
         - `step`: of this epoch; not beyond this rank's own.
-        - `world_size`: must divide the global batch.
+        - `world_size`: must divide the global batch. With the same number of ranks as before, those that
+          are at `step` already may get `SupersededError`: create the loaders again with resume= instead.
         - `rank`: new rank; None: unchanged. The ranks must be 0 to world_size - 1.
 
         Raises `ConfigError` if the numbers do not fit, also with tail="uneven" or mode="dynamic";
