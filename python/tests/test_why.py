@@ -238,8 +238,13 @@ def test_the_cluster_knows_what_limits_a_job(
         assert said["sentence"].startswith(f"job `{each.job}`, rank 0: the trainer limits this rank: ")
         ranks = running.ask("rank", "list", "--job", each.job)["ranks"]
         assert ranks[0]["limit"] == "trainer"
-        setup = running.ask("worker", "show", "worker-0")["serving"][0]["account"]["setup"]
-        assert setup["prefetch"] == each.stats()["prefetch"] and setup["computing_threads"] > 0
+
+        def setup() -> dict[str, Any]:
+            return running.ask("worker", "show", "worker-0")["serving"][0]["account"]["setup"]
+
+        # The worker changes it while it reads, and reports it later.
+        until(lambda: setup()["prefetch"] == each.stats()["prefetch"], "the depth of the queue is known")
+        assert setup()["computing_threads"] > 0
         # The output for people is one sentence.
         line = command("why", each.job, "--coordinator", running.address)
         assert line.stdout.count("\n") == 1 and "the trainer limits" in line.stdout, line
