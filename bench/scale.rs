@@ -93,7 +93,8 @@ fn measure(ranks: u64, shards: u64) {
         .collect();
     let start = |machine: &mut Machine, job: &str, rank: u64, lanes: u64| {
         let segments = vec![Segment::start(lanes, BATCH, ranks).unwrap()];
-        let intent = Intent::Start { state_generation: None, epoch: 0, segments };
+        let intent =
+            Intent::Start { state_generation: None, epoch: 0, segments, is_reshard: false };
         let start = StartRank {
             job: job.into(),
             run: Some("r".into()),
@@ -108,6 +109,7 @@ fn measure(ranks: u64, shards: u64) {
             mixture: None,
             left_out: shardfeed_plan::LeftOut::default(),
             peer: None,
+            replaces: None,
         };
         match machine.apply(Change::StartRank(start)) {
             Answer::Started(started) => {

@@ -90,7 +90,8 @@ impl Job {
     ) -> Lease {
         let steps = Steps::All(0);
         let segments = vec![Segment { lanes: 1, global_batch: world_size, steps }];
-        let intent = Intent::Start { state_generation: None, epoch: 0, segments };
+        let intent =
+            Intent::Start { state_generation: None, epoch: 0, segments, is_reshard: false };
         let start = StartRankRequest {
             context: context(),
             session,
@@ -107,6 +108,7 @@ impl Job {
             mixture: vec![],
             left_out: vec![],
             peer: None,
+            replaces: None,
         };
         let started = client.start_rank(start).await.unwrap().into_inner();
         let (job, generation) = (self.name.clone(), started.generation);

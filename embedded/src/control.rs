@@ -103,6 +103,7 @@ impl Control for LocalControl {
             mixture: None,
             // The local control grants no samples.
             doubt: DoubtPolicy::default(),
+            replaces: None,
         };
         match local.apply(Change::StartRank(start))? {
             Answer::Started(started) => Ok(Lease {
@@ -225,6 +226,7 @@ mod tests {
                     state_generation: Some(4),
                     epoch: 2,
                     segments: segments.clone(),
+                    is_reshard: false,
                 },
                 left: None,
                 left_out: shardfeed_plan::LeftOut::default(),

@@ -196,8 +196,9 @@ pub fn intent_from(message: Option<wire::Intent>) -> Result<Intent, InvalidMessa
     use wire::intent::{Kind, Move, Reconnect, Start};
     let kind = message.and_then(|intent| intent.kind).ok_or(InvalidMessage::Missing("intent"))?;
     Ok(match kind {
-        Kind::Start(Start { state_generation, epoch, segments }) => {
-            Intent::Start { state_generation, epoch, segments: segments_from(segments)? }
+        Kind::Start(Start { state_generation, epoch, segments, reshard: is_reshard }) => {
+            let segments = segments_from(segments)?;
+            Intent::Start { state_generation, epoch, segments, is_reshard }
         }
         Kind::Move(Move { from, epoch, segments }) => {
             Intent::Move { from, epoch, segments: segments_from(segments)? }
@@ -211,10 +212,11 @@ pub fn intent_from(message: Option<wire::Intent>) -> Result<Intent, InvalidMessa
 pub fn intent_to(intent: &Intent) -> wire::Intent {
     use wire::intent::{Kind, Move, Reconnect, Start};
     let kind = match intent {
-        Intent::Start { state_generation, epoch, segments } => Kind::Start(Start {
+        Intent::Start { state_generation, epoch, segments, is_reshard } => Kind::Start(Start {
             state_generation: *state_generation,
             epoch: *epoch,
             segments: segments_to(segments),
+            reshard: *is_reshard,
         }),
         Intent::Move { from, epoch, segments } => {
             Kind::Move(Move { from: *from, epoch: *epoch, segments: segments_to(segments) })
@@ -273,7 +275,12 @@ mod tests {
             Segment { lanes: 4, global_batch: 8, steps: Steps::All(3) },
         ];
         for intent in [
-            Intent::Start { state_generation: Some(0), epoch: 1, segments: segments.clone() },
+            Intent::Start {
+                state_generation: Some(0),
+                epoch: 1,
+                segments: segments.clone(),
+                is_reshard: true,
+            },
             Intent::Move { from: 3, epoch: 0, segments },
             Intent::Reconnect { generation: 1, epoch: 2, step: 3 },
         ] {

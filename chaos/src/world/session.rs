@@ -451,6 +451,7 @@ impl Session {
             in_doubt: policy_of(&asked.job).into(),
             in_doubt_grace_ms: Some(GRACE_MS),
             peer: None,
+            replaces: None,
             mixture,
             // Of the generation to which a rank reconnects.
             left_out: match intent {

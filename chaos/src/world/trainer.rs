@@ -234,7 +234,12 @@ impl Rank {
         (cursor, state_generation): (&mut Cursor, Option<u64>),
     ) -> Result<Option<(Rc<Session>, u64, Rc<Served>)>, WireError> {
         let (epoch, segments) = (cursor.epoch(), cursor.segments().to_vec());
-        let intent = Intent::Start { state_generation, epoch, segments: segments.clone() };
+        let intent = Intent::Start {
+            state_generation,
+            epoch,
+            segments: segments.clone(),
+            is_reshard: false,
+        };
         let started = loop {
             if self.run.is_over.get() {
                 return Ok(None);

@@ -268,7 +268,8 @@ fn train(client: &Coordinator, session: u64, run: &str) -> Result<(), CallError>
     );
     registered?;
     let open = Segment { lanes: 1, global_batch: 8, steps: Steps::All(0) };
-    let intent = Intent::Start { state_generation: None, epoch: 0, segments: vec![open] };
+    let intent =
+        Intent::Start { state_generation: None, epoch: 0, segments: vec![open], is_reshard: false };
     let started: Result<wire::StartRankResponse, _> = ask!(
         client,
         worker.start_rank(StartRankRequest {

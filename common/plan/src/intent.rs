@@ -17,6 +17,10 @@ pub enum Intent {
         epoch: u64,
         /// Segments of that epoch; the last one is open and contains the steps taken.
         segments: Vec<Segment>,
+        /// True if a running loader leaves the state's generation, as all its ranks do (`reshard`):
+        /// it never returns to that generation, even from the same position.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        is_reshard: bool,
     },
     /// The same loader moves to another position (`set_epoch` backwards).
     Move {
@@ -36,4 +40,12 @@ pub enum Intent {
         /// First step of that epoch that it has not consumed.
         step: u64,
     },
+}
+
+impl Intent {
+    /// True for a reshard of the ranks of `generation`.
+    pub fn is_reshard_of(&self, generation: u64) -> bool {
+        let of = Some(generation);
+        matches!(self, Self::Start { state_generation, is_reshard: true, .. } if *state_generation == of)
+    }
 }

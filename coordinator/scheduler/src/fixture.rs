@@ -303,12 +303,17 @@ pub(crate) fn segment(steps: u64) -> Segment {
 /// A start from a loader state.
 pub(crate) fn from(state_generation: u64, epoch: u64, steps: u64) -> Intent {
     let state_generation = Some(state_generation);
-    Intent::Start { state_generation, epoch, segments: vec![segment(steps)] }
+    Intent::Start { state_generation, epoch, segments: vec![segment(steps)], is_reshard: false }
 }
 
 /// A start without a loader state.
 pub(crate) fn fresh() -> Intent {
-    Intent::Start { state_generation: None, epoch: 0, segments: vec![segment(0)] }
+    Intent::Start {
+        state_generation: None,
+        epoch: 0,
+        segments: vec![segment(0)],
+        is_reshard: false,
+    }
 }
 
 /// Rank 0 of 2 in run `r1`, served by `session`, without a loader state.
@@ -327,5 +332,6 @@ pub(crate) fn first_of_two(session: SessionId) -> StartRank {
         mixture: None,
         left_out: LeftOut::default(),
         peer: None,
+        replaces: None,
     }
 }

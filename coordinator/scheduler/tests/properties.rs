@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use serde_json::Value;
 use shardfeed_plan::Tail;
-use shardfeed_scheduler::{Applied, Command, Generation, Phase, State, Tally};
+use shardfeed_scheduler::{Answer, Applied, Change, Command, Generation, Phase, State, Tally};
 
 use actions::{Action, steps};
 
@@ -37,6 +37,7 @@ fn run(steps: &[(Action, u64, u64, u64)], mut each: impl FnMut(&State, &State, &
         let before = state.clone();
         let index = state.applied() + 1 + gap;
         let applied = state.apply(index, &command);
+        leaves(&before, &command, &applied);
         each(&before, &state, &applied);
         log.push((index, command, applied));
     }
@@ -48,6 +49,18 @@ fn replay(mut state: State, log: &[(u64, Command, Applied)]) -> State {
         assert_eq!(state.apply(*index, command), *applied);
     }
     state
+}
+
+/// Checks that a rank that reshards does not stay in the generation that it left.
+fn leaves(before: &State, command: &Command, applied: &Applied) {
+    let (Change::StartRank(start), Ok(Answer::Started(started))) =
+        (&command.change, &applied.answer)
+    else {
+        return;
+    };
+    let left = before.job(&start.job).and_then(|job| job.generations.get(&started.generation));
+    let was_in = left.is_some_and(|left| left.ranks.values().any(|r| r.trainer == start.trainer));
+    assert!(applied.repeated || !was_in || !start.intent.is_reshard_of(started.generation));
 }
 
 /// Checks the values that never go back.

@@ -361,6 +361,9 @@ pub mod intent {
         /// 1 to 16; the last one is open and contains the steps taken
         #[prost(message, repeated, tag = "3")]
         pub segments: ::prost::alloc::vec::Vec<super::Segment>,
+        /// a running loader leaves that generation with all its ranks
+        #[prost(bool, tag = "4")]
+        pub reshard: bool,
     }
     /// Move of the same loader to another position.
     #[derive(Clone, PartialEq, ::prost::Message)]

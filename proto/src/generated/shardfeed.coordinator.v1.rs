@@ -410,6 +410,10 @@ pub struct StartRankRequest {
     /// Steps of the start's epoch that were left out: at most 8 ranges, ascending, before the start; the same for all ranks.
     #[prost(message, repeated, tag = "15")]
     pub left_out: ::prost::alloc::vec::Vec<super::super::common::v1::LeftOut>,
+    /// Deterministic jobs: final lease and position of another loader of this rank, which the same session serves. It ends
+    /// if this start is accepted; absent: there is none.
+    #[prost(message, optional, tag = "16")]
+    pub replaces: ::core::option::Option<RankProgress>,
 }
 /// A process on a worker's host, as reported by the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

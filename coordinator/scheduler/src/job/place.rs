@@ -7,7 +7,7 @@ use super::Job;
 use crate::dynamic::pool::Pool;
 use crate::job::generation::{Generation, Rank};
 use crate::job::origin::{Origin, alike};
-use crate::log::{GENERATION_MAX, RankCursor, Refusal, Result, StartRank};
+use crate::log::{CursorReport, GENERATION_MAX, RankCursor, Refusal, Result, StartRank};
 
 /// Decision on a start, before any change.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ impl Job {
                 let origin = Origin::new(*epoch, segments, start.world_size, tail)?;
                 self.move_on(start, *from, origin)
             }
-            Intent::Start { state_generation, epoch, segments } => {
+            Intent::Start { state_generation, epoch, segments, .. } => {
                 let origin = Origin::new(*epoch, segments, start.world_size, tail)?;
                 self.check_state_generation(*state_generation)?;
                 self.start(start, *state_generation, origin)
@@ -165,6 +165,10 @@ impl Job {
         }
         let generation = current.number;
         let again = Some(current.run.clone());
+        if start.intent.is_reshard_of(generation) && current.has_joined(&start.trainer) {
+            // All its ranks leave it, also those that are at this position already.
+            return opening(again, origin);
+        }
         let Some(rank) = current.ranks.get(&start.rank) else {
             return match current.misfit(start, &origin, self) {
                 None => Ok(StartDecision::Join { generation, origin }),
@@ -177,14 +181,33 @@ impl Job {
         // more. In a dynamic job, samples beyond the state still belong to this rank, in doubt
         // until it reports.
         let is_left = self.identity.is_dynamic() && rank.lease.is_none();
-        let is_known = rank.trainer == start.trainer || rank.ended || is_left;
+        let replaced = start.replaces.as_ref().filter(|last| last.lease.generation == generation);
+        let replaced = replaced.and_then(|_| self.replaced(start));
+        let is_known = rank.trainer == start.trainer || rank.ended || is_left || replaced.is_some();
+        let cursor = replaced.unwrap_or(rank.cursor);
+        // A state of a later generation shows that the others have left this one.
         let stays = is_known
+            && state_generation <= Some(generation)
             && current.disagreement(start, Some(&origin)).is_none()
-            && current.is_at(rank.cursor, &origin);
+            && current.is_at(cursor, &origin);
         if stays {
-            return Ok(StartDecision::Back { generation, cursor: rank.cursor });
+            return Ok(StartDecision::Back { generation, cursor });
         }
         opening(again, origin)
+    }
+
+    /// Returns the final cursor of the loader that a start replaces.
+    ///
+    /// `None`: the start's session does not serve this rank under that lease, or the position is
+    /// none that the lease can report.
+    pub(crate) fn replaced(&self, start: &StartRank) -> Option<RankCursor> {
+        let CursorReport { lease, epoch, step } = start.replaces.as_ref()?;
+        let to = RankCursor { epoch: *epoch, step: *step };
+        let is_this = lease.job == self.name && lease.rank == start.rank;
+        let rank = self.generations.get(&lease.generation)?.ranks.get(&start.rank)?;
+        let held = rank.lease.as_ref().filter(|held| held.session == start.session)?;
+        let may_report = held.fencing == lease.fencing && rank.cursor <= to && to.is_possible();
+        (is_this && may_report && !self.identity.is_dynamic()).then_some(to)
     }
 
     /// Returns the rank that a loader names, in a generation that is not superseded.
@@ -246,6 +269,10 @@ impl Generation {
             Some(run) => !self.implicit && self.run == *run,
             None => self.implicit && (self.run_is_open() || self.ranks.contains_key(&start.rank)),
         }
+    }
+
+    fn has_joined(&self, trainer: &str) -> bool {
+        self.ranks.values().any(|rank| rank.trainer == trainer)
     }
 
     /// True if a start is exactly at a rank's cursor.

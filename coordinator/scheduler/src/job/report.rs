@@ -205,7 +205,8 @@ mod tests {
         let (mut fixture, session) = Fixture::with_job(Tail::Drop);
         let halved = |steps| Segment { lanes: 2, global_batch: 4, steps: Steps::All(steps) };
         let segments = vec![segment(10), halved(5)];
-        let intent = Intent::Start { state_generation: Some(0), epoch: 2, segments };
+        let intent =
+            Intent::Start { state_generation: Some(0), epoch: 2, segments, is_reshard: false };
         fixture.start_all(&StartRank { intent, ..first_of_two(session) });
         fixture.report(0, 2, 21);
         fixture.report(1, 2, 22);

@@ -43,6 +43,9 @@ impl State {
                 check_room(&what, self.jobs.ranks_of(principal), PRINCIPAL_RANKS_MAX, hint)?;
             }
         }
+        if let (Some(last), Some(to)) = (&start.replaces, job.replaced(start)) {
+            self.end_rank(moment, &last.lease, None, (true, Some(to)))?;
+        }
         let left = match &start.intent {
             Intent::Move { from, .. } => Some(*from),
             Intent::Start { .. } | Intent::Reconnect { .. } => None,

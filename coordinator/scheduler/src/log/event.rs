@@ -315,7 +315,8 @@ mod tests {
         for rank in 0..count {
             let (job, trainer) = ("wide".to_owned(), rank.to_string());
             let segments = segments.clone();
-            let intent = Intent::Start { state_generation: None, epoch: 0, segments };
+            let intent =
+                Intent::Start { state_generation: None, epoch: 0, segments, is_reshard: false };
             let world_size = count;
             let of = StartRank { job, trainer, rank, world_size, intent, ..first_of_two(session) };
             fixture.start(of);

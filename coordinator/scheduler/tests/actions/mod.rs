@@ -70,6 +70,8 @@ enum Place {
     Fresh,
     Origin,
     Live,
+    /// As `Live`, by a reshard of all ranks.
+    Reshard,
     /// As `Live`, with so many steps left out.
     Skip(u64),
     Anywhere(u64, u64, u64, bool),
@@ -153,6 +155,7 @@ fn start() -> impl Strategy<Value = Start> {
         3 => Just(Place::Fresh),
         6 => Just(Place::Origin),
         4 => Just(Place::Live),
+        2 => Just(Place::Reshard),
         3 => (0u64..3).prop_map(Place::Skip),
         2 => (0u64..4, 0u64..3, 0u64..5, any::<bool>())
             .prop_map(|(token, epoch, step, cut)| Place::Anywhere(token, epoch, step, cut)),
@@ -473,7 +476,18 @@ impl Start {
             mixture: None,
             left_out: self.left_out(current),
             peer: None,
+            replaces: self.replaces(current),
         }
+    }
+
+    /// A loader that is ahead of its last report; its lease is mostly of another session.
+    fn replaces(&self, current: Option<&Generation>) -> Option<CursorReport> {
+        let (current, rank) = (current?, current?.ranks.get(&self.rank)?);
+        let fencing = rank.lease.as_ref().filter(|_| self.trainer > 0)?.fencing;
+        let (job, generation) = (JOBS[self.job].to_owned(), current.number);
+        let lease = LeaseRef { job, generation, rank: self.rank, fencing };
+        let RankCursor { epoch, step } = rank.cursor;
+        Some(CursorReport { lease, epoch, step: step + self.trainer - 1 })
     }
 
     /// A rank that comes back is mostly the known trainer.
@@ -504,7 +518,7 @@ impl Start {
         };
         match self.place {
             Place::Origin => current.left_out.clone(),
-            Place::Live | Place::Skip(_) => {
+            Place::Live | Place::Reshard | Place::Skip(_) => {
                 let Some(rank) = current.ranks.get(&self.rank) else { return LeftOut::default() };
                 let RankCursor { epoch, step } = rank.cursor;
                 let mut left_out = current.left_out_of(epoch);
@@ -528,15 +542,21 @@ impl Start {
 
     fn intent(&self, state: &State, current: Option<&Generation>) -> Intent {
         let segment = |steps| Segment { lanes: 2, global_batch: 4, steps: Steps::All(steps) };
-        let fresh = Intent::Start { state_generation: None, epoch: 0, segments: vec![segment(0)] };
+        let fresh = Intent::Start {
+            state_generation: None,
+            epoch: 0,
+            segments: vec![segment(0)],
+            is_reshard: false,
+        };
         let rank = current.and_then(|current| current.ranks.get(&self.rank));
         match (&self.place, current) {
             (Place::Origin, Some(current)) => Intent::Start {
                 state_generation: current.parent,
                 epoch: current.origin.epoch,
                 segments: current.origin.segments.clone(),
+                is_reshard: false,
             },
-            (Place::Live | Place::Skip(_), Some(current)) if rank.is_some() => {
+            (Place::Live | Place::Reshard | Place::Skip(_), Some(current)) if rank.is_some() => {
                 let cursor = rank.unwrap().cursor;
                 let mut segments = current.segments_of(cursor.epoch).unwrap();
                 let (open, closed) = segments.split_last_mut().unwrap();
@@ -544,12 +564,18 @@ impl Start {
                 let skipped = if let Place::Skip(steps) = self.place { steps } else { 0 };
                 open.steps = Steps::All(cursor.step - before + skipped);
                 let state_generation = Some(current.number);
-                Intent::Start { state_generation, epoch: cursor.epoch, segments }
+                let is_reshard = matches!(self.place, Place::Reshard);
+                Intent::Start { state_generation, epoch: cursor.epoch, segments, is_reshard }
             }
             (Place::Anywhere(token, epoch, step, cut), _) => {
                 let mut segments = vec![segment(*step)];
                 segments.extend(cut.then(|| Segment { lanes: 4, ..segment(1) }));
-                Intent::Start { state_generation: Some(*token), epoch: *epoch, segments }
+                Intent::Start {
+                    state_generation: Some(*token),
+                    epoch: *epoch,
+                    segments,
+                    is_reshard: false,
+                }
             }
             (Place::Move(back, epoch), _) => {
                 let from =
@@ -570,6 +596,7 @@ impl Start {
                     state_generation: Some(*a),
                     epoch: *b,
                     segments: vec![Segment { lanes: *b, global_batch: *c, steps: Steps::All(*a) }],
+                    is_reshard: false,
                 },
             },
             _ => fresh,

@@ -83,9 +83,10 @@ impl Script {
     }
 
     /// `start JOB RANK WORKER [world=2] [run=r1|none] [trainer=ID] [limit=N] [in_doubt=redeliver]
-    /// [grace=MS] [uid=N] [state=GENERATION] [mixture=N] [left_out=N] [POSITION]`: a process starts
-    /// its loader, with the N-th mixture of the job, by default the last one, and the last N steps
-    /// before the position left out.
+    /// [grace=MS] [uid=N] [state=GENERATION] [reshard=true] [mixture=N] [left_out=N] [replaces=STEP]
+    /// [POSITION]`: a
+    /// process starts its loader, with the N-th mixture of the job, by default the last one, and the
+    /// last N steps before the position left out.
     fn start(&mut self, args: &mut Args) -> Output {
         let (job, rank, session) = self.rank_at_worker(args)?;
         let run = args.or("run", "r1".to_owned())?;
@@ -108,15 +109,33 @@ impl Script {
             limit: args.key("limit")?,
             session,
             trainer: args.or("trainer", default)?,
-            intent: Intent::Start { state_generation, epoch, segments },
+            intent: Intent::Start {
+                state_generation,
+                epoch,
+                segments,
+                is_reshard: args.or("reshard", false)?,
+            },
             left: None,
             doubt: DoubtPolicy { in_doubt, grace_ms: args.or("grace", 60_000)? },
             mixture: self.mixture_of(&job, args)?,
             left_out,
             peer,
+            replaces: self.replaced(&job, rank, args)?,
             job,
         };
         self.send_start(start)
+    }
+
+    /// `replaces=STEP`: the loader that has the rank, on the same worker, ends at that step.
+    fn replaced(
+        &self,
+        job: &str,
+        rank: u64,
+        args: &mut Args,
+    ) -> Result<Option<CursorReport>, Failed> {
+        let Some(step) = args.key("replaces")? else { return Ok(None) };
+        let loader = self.loader(job, rank)?;
+        Ok(Some(CursorReport { lease: loader.lease.clone(), epoch: loader.epoch, step }))
     }
 
     fn mixture_of(&self, job: &str, args: &mut Args) -> Result<Option<Digest>, Failed> {

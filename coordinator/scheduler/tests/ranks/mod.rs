@@ -130,7 +130,7 @@ impl Cluster {
             let open = segments.last_mut().unwrap();
             open.steps = Steps::All(*step);
             let step = segments.iter().map(|segment| segment.steps.most()).sum();
-            let intent = Intent::Start { state_generation, epoch: 0, segments };
+            let intent = Intent::Start { state_generation, epoch: 0, segments, is_reshard: false };
             let started = self.start(rank, ranks, session, (intent, None));
             self.generation = started.generation;
             let lease = Some(self.lease(rank, started.fencing));
@@ -197,6 +197,7 @@ impl Cluster {
             mixture: None,
             left_out: LeftOut::default(),
             peer: None,
+            replaces: None,
         };
         match self.apply(Change::StartRank(start)) {
             Answer::Started(started) => started,

@@ -13,9 +13,9 @@ use shardfeed_proto::coordinator::v1::{
 };
 use shardfeed_proto::{WireError, digest_from, intent_from, left_out_from, segments_to};
 use shardfeed_scheduler::{
-    Answer, Change, Claim, Cordon, DoubtPolicy, GRACE_MS_MAX, Held, Hold, InDoubt, JoinSession,
-    LeaseRef, LeasedScan, PeerProcess, PoolFacts, RankCursor, Refusal, ReportSkipped, SKIPPED_KEPT,
-    STEP_MAX, SessionId, SkippedRecord, StartRank, State,
+    Answer, Change, Claim, Cordon, CursorReport, DoubtPolicy, GRACE_MS_MAX, Held, Hold, InDoubt,
+    JoinSession, LeaseRef, LeasedScan, PeerProcess, PoolFacts, RankCursor, Refusal, ReportSkipped,
+    SKIPPED_KEPT, STEP_MAX, SessionId, SkippedRecord, StartRank, State,
 };
 use tokio::sync::oneshot;
 
@@ -258,6 +258,7 @@ async fn start_rank(call: Call<wire::StartRankRequest>) -> Result<wire::StartRan
         mixture: optional_digest("mixture", &request.mixture)?,
         left_out: left_out_from(request.left_out)?,
         peer: peer.map(|wire::Peer { uid, gid, pid }| PeerProcess { uid, gid, pid }),
+        replaces: request.replaces.map(replaced_from).transpose()?,
     };
     core.write_cursors().await;
     match core.propose(caller, Change::StartRank(start)).await? {
@@ -270,6 +271,11 @@ async fn start_rank(call: Call<wire::StartRankRequest>) -> Result<wire::StartRan
         }),
         other => Err(unexpected(&other)),
     }
+}
+
+fn replaced_from(last: RankProgress) -> Result<CursorReport> {
+    let RankProgress { lease, epoch, step, .. } = last;
+    Ok(CursorReport { lease: lease_from(lease)?, epoch, step })
 }
 
 fn cursor_from(wire::Position { epoch, step }: wire::Position) -> RankCursor {

@@ -360,7 +360,12 @@ async fn what_other_ranks_consumed_before_is_counted() {
     assert_eq!((before.steps, before.steps_done, before.delivered, before.dropped), (0, 5, 80, 0));
     let taken = Segment { lanes: 1, global_batch: 16, steps: Steps::All(5) };
     let open = Segment { lanes: 1, global_batch: 24, steps: Steps::All(0) };
-    let intent = Intent::Start { state_generation: Some(0), epoch: 0, segments: vec![taken, open] };
+    let intent = Intent::Start {
+        state_generation: Some(0),
+        epoch: 0,
+        segments: vec![taken, open],
+        is_reshard: false,
+    };
     let start = StartRankRequest {
         intent: Some(intent_to(&intent)),
         run: Some("r2".into()),

@@ -47,6 +47,7 @@ pub(crate) async fn dynamic_with(
             state_generation: None,
             epoch: 0,
             segments: vec![open],
+            is_reshard: false,
         };
         let start = StartRankRequest {
             intent: Some(intent_to(&intent)),

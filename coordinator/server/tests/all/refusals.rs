@@ -125,7 +125,12 @@ async fn ranks_that_disagree_and_leases_that_ended() {
     let first = client.start_rank(start(session, "train", 0, 2)).await.unwrap().into_inner();
     // Another position, another world size, in the same run.
     let open = Segment { lanes: 2, global_batch: 16, steps: Steps::All(3) };
-    let intent = Intent::Start { state_generation: Some(0), epoch: 0, segments: vec![open] };
+    let intent = Intent::Start {
+        state_generation: Some(0),
+        epoch: 0,
+        segments: vec![open],
+        is_reshard: false,
+    };
     let elsewhere =
         StartRankRequest { intent: Some(intent_to(&intent)), ..start(session, "train", 1, 2) };
     let (kind, message) = refused(client.start_rank(elsewhere).await);

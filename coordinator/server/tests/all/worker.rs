@@ -216,7 +216,8 @@ pub(crate) fn register(dataset: &Dataset, job: &str, lanes: u64) -> RegisterJobR
 /// Returns a start of one rank of `world_size` in run `r1`, from the beginning, 8 rows a rank.
 pub(crate) fn start(session: u64, job: &str, rank: u64, world_size: u64) -> StartRankRequest {
     let open = Segment { lanes: world_size, global_batch: 8 * world_size, steps: Steps::All(0) };
-    let intent = Intent::Start { state_generation: None, epoch: 0, segments: vec![open] };
+    let intent =
+        Intent::Start { state_generation: None, epoch: 0, segments: vec![open], is_reshard: false };
     StartRankRequest {
         context: context(),
         session,
@@ -232,6 +233,7 @@ pub(crate) fn start(session: u64, job: &str, rank: u64, world_size: u64) -> Star
         in_doubt: 0,
         mixture: vec![],
         left_out: vec![],
+        replaces: None,
         in_doubt_grace_ms: None,
     }
 }

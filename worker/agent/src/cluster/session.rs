@@ -541,7 +541,8 @@ pub(super) fn is_definite(error: &WireError) -> bool {
     !matches!(error.kind, ErrorKind::Retry | ErrorKind::Fenced | ErrorKind::Storage)
 }
 
-/// Converts a definite refusal of a provisional move.
+/// Converts a definite refusal of a provisional move; the rank may be admitted again after a
+/// `Denied` or `WrongCluster`.
 fn not_so(request: &LeaseRequest, generation: u64, error: WireError) -> WireError {
     if !is_definite(&error) {
         return error;
@@ -552,7 +553,11 @@ fn not_so(request: &LeaseRequest, generation: u64, error: WireError) -> WireErro
          answered, and is refused now: {}",
         error.message
     );
-    WireError::new(ErrorKind::Superseded, message)
+    let kind = match error.kind {
+        ErrorKind::Denied | ErrorKind::WrongCluster => error.kind,
+        _ => ErrorKind::Superseded,
+    };
+    WireError::new(kind, message)
 }
 
 /// Returns the error for generations that other ranks opened in the meantime.
@@ -603,5 +608,6 @@ pub(crate) fn start_message(
             gid,
             pid: pid.unwrap_or(0),
         }),
+        replaces: None,
     }
 }

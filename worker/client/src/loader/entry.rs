@@ -11,6 +11,9 @@ use crate::course::plan_at;
 pub(super) enum Entry {
     /// It starts at the cursor's position.
     Start,
+    /// It starts at the cursor's position, and leaves the generation that it is in with all its
+    /// ranks.
+    Reshard,
     /// It moves itself from this generation to the cursor's position.
     Move {
         from: u64,
@@ -32,10 +35,15 @@ impl Entry {
         let (epoch, step) = (cursor.epoch(), cursor.step());
         let segments = cursor.segments().to_vec();
         let intent = match self {
-            Self::Start => {
+            Self::Start | Self::Reshard => {
                 // The cursor's generation follows that of the state that it was resumed from.
                 let state_generation = cursor.generation().checked_sub(1);
-                Intent::Start { state_generation, epoch, segments }
+                Intent::Start {
+                    state_generation,
+                    epoch,
+                    segments,
+                    is_reshard: self == Self::Reshard,
+                }
             }
             Self::Move { from } => Intent::Move { from, epoch, segments },
             Self::Joined { generation } => Intent::Reconnect { generation, epoch, step },
@@ -43,7 +51,7 @@ impl Entry {
         let is_dynamic = cursor.identity().is_dynamic();
         debug_assert!(!is_dynamic || in_hand == 0, "granted samples are not carried over");
         let left_out = match self {
-            Self::Start if !is_dynamic => cursor.left_out().clone(),
+            Self::Start | Self::Reshard if !is_dynamic => cursor.left_out().clone(),
             // Of the generation, or of another epoch.
             _ => LeftOut::default(),
         };

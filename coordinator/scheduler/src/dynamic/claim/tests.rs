@@ -270,7 +270,8 @@ fn a_restart_at_another_world_size_counts_samples_that_two_states_hold() {
         // Rank 1 gets what rank 0 was about to consume.
         assert_eq!(taken(&mut fixture, 1, 0, 10).pieces, [piece(0, 0, 10)]);
         let segments = vec![Segment { steps: Steps::PerRank(steps), ..segment(0) }, segment(0)];
-        let intent = Intent::Start { state_generation: Some(0), epoch: 0, segments };
+        let intent =
+            Intent::Start { state_generation: Some(0), epoch: 0, segments, is_reshard: false };
         let (session, run) = (fixture.join("w2"), Some("r2".to_owned()));
         fixture.start(StartRank { run, world_size: 1, session, intent, ..start });
         let pool = &fixture.current().pools[&0];

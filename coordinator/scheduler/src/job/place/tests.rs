@@ -100,7 +100,7 @@ mod first {
     fn the_last_epoch_is_one_to_start_in() {
         let (mut fixture, start) = two(Tail::Drop);
         let (epoch, segments) = (EPOCHS - 1, vec![segment(0)]);
-        let intent = Intent::Start { state_generation: None, epoch, segments };
+        let intent = Intent::Start { state_generation: None, epoch, segments, is_reshard: false };
         assert_eq!(fixture.start(StartRank { intent, ..start }).epoch, EPOCHS - 1);
     }
 
@@ -109,7 +109,7 @@ mod first {
         let (mut fixture, start) = two(Tail::Drop);
         let mut refused = |start: StartRank, says| fixture.refused(Change::StartRank(start), says);
         let with = |segments: Vec<Segment>, epoch| StartRank {
-            intent: Intent::Start { state_generation: None, epoch, segments },
+            intent: Intent::Start { state_generation: None, epoch, segments, is_reshard: false },
             ..start.clone()
         };
         refused(with(vec![], 0), expect!["a start has at least one segment"]);
@@ -158,7 +158,12 @@ mod first {
         let (mut fixture, start) = two(Tail::Uneven);
         let ranks = Segment { steps: Steps::PerRank(vec![1, 2]), ..segment(0) };
         let with = |segments: Vec<Segment>| StartRank {
-            intent: Intent::Start { state_generation: Some(0), epoch: 0, segments },
+            intent: Intent::Start {
+                state_generation: Some(0),
+                epoch: 0,
+                segments,
+                is_reshard: false,
+            },
             ..start.clone()
         };
         fixture.refused(
@@ -259,7 +264,8 @@ mod again {
         let (mut fixture, start) = running();
         fixture.report(1, 0, 12);
         let segments = vec![segment(10), segment(2)];
-        let other = Intent::Start { state_generation: Some(0), epoch: 0, segments };
+        let other =
+            Intent::Start { state_generation: Some(0), epoch: 0, segments, is_reshard: false };
         assert_eq!(fixture.start(rank(&start, 1, "again", other)).generation, 1);
     }
 
@@ -539,7 +545,12 @@ mod kept {
         let world_size = 1 + RANKS_KEPT;
         let global_batch = 2 * world_size;
         let segments = vec![Segment { lanes: 2, global_batch, steps: Steps::All(0) }];
-        let intent = Intent::Start { state_generation: None, epoch: 0, segments: segments.clone() };
+        let intent = Intent::Start {
+            state_generation: None,
+            epoch: 0,
+            segments: segments.clone(),
+            is_reshard: false,
+        };
         let start = StartRank { world_size, intent, ..first_of_two(session) };
         for rank in 0..world_size {
             let command = fixture.command(Change::StartRank(StartRank { rank, ..start.clone() }));

@@ -59,6 +59,10 @@ pub struct StartRank {
     /// The trainer's process, if the worker knows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<PeerProcess>,
+    /// For a deterministic job: final position of another loader of this rank that the session
+    /// serves. It ends if the start is accepted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaces: Option<CursorReport>,
 }
 
 impl StartRank {

@@ -331,9 +331,19 @@ fn every_refusal_to_go_on_with_a_dynamic_epoch_says_what_is_not_kept() {
         let (run, trainer) = (Some(run.to_owned()), format!("{run}-{rank}"));
         Change::StartRank(StartRank { run, rank, trainer, intent, ..start.clone() })
     };
-    let nameless = Intent::Start { state_generation: None, epoch: 0, segments: vec![segment(2)] };
+    let nameless = Intent::Start {
+        state_generation: None,
+        epoch: 0,
+        segments: vec![segment(2)],
+        is_reshard: false,
+    };
     let four = Segment { lanes: 4, global_batch: 8, steps: Steps::All(2) };
-    let recut = Intent::Start { state_generation: Some(0), epoch: 0, segments: vec![four] };
+    let recut = Intent::Start {
+        state_generation: Some(0),
+        epoch: 0,
+        segments: vec![four],
+        is_reshard: false,
+    };
     let larger =
         StartRank { run: Some("r2".into()), world_size: 4, intent: recut, ..start.clone() };
     let wrong = [
@@ -351,7 +361,11 @@ fn every_refusal_to_go_on_with_a_dynamic_epoch_says_what_is_not_kept() {
         ("another rank with a state of another generation", of_run("r2", 1, from(7, 0, 2))),
         ("another rank without any", {
             let segments = vec![segment(2)];
-            of_run("r2", 1, Intent::Start { state_generation: None, epoch: 0, segments })
+            of_run(
+                "r2",
+                1,
+                Intent::Start { state_generation: None, epoch: 0, segments, is_reshard: false },
+            )
         }),
     ];
     for (what, change) in wrong {

@@ -22,7 +22,7 @@ fn history(job: &str, epoch: u64, shard: u64) -> GetShardHistoryRequest {
 async fn from(fixture: &mut Fixture, session: u64, job: &str, (epoch, global_batch): (u64, u64)) {
     let open = Segment { lanes: 1, global_batch, steps: Steps::All(0) };
     let state_generation = (epoch > 0).then_some(4);
-    let intent = Intent::Start { state_generation, epoch, segments: vec![open] };
+    let intent = Intent::Start { state_generation, epoch, segments: vec![open], is_reshard: false };
     let start = StartRankRequest { intent: Some(intent_to(&intent)), ..start(session, job, 0, 1) };
     fixture.worker.start_rank(start).await.unwrap();
 }
@@ -112,7 +112,12 @@ async fn every_refusal_of_a_batch_that_is_granted_says_what_was_granted() {
     // Three ranks continue after two had consumed five steps.
     let taken = Segment { lanes: 1, global_batch: 16, steps: Steps::All(5) };
     let open = Segment { lanes: 1, global_batch: 24, steps: Steps::All(0) };
-    let intent = Intent::Start { state_generation: Some(0), epoch: 0, segments: vec![taken, open] };
+    let intent = Intent::Start {
+        state_generation: Some(0),
+        epoch: 0,
+        segments: vec![taken, open],
+        is_reshard: false,
+    };
     let start = StartRankRequest {
         intent: Some(intent_to(&intent)),
         run: Some("r2".into()),

@@ -17,7 +17,7 @@ fn four(run: Option<&str>) -> (Fixture, StartRank) {
 
 fn at(state_generation: Option<u64>, steps: u64) -> Intent {
     let segments = vec![Segment { lanes: 2, global_batch: 12, steps: Steps::All(steps) }];
-    Intent::Start { state_generation, epoch: 0, segments }
+    Intent::Start { state_generation, epoch: 0, segments, is_reshard: false }
 }
 
 /// Start of the trainer that was `old` of four, as `new` of three from step `g`.
@@ -71,4 +71,64 @@ fn the_lost_rank_is_superseded_when_it_turns_up() {
     let late = rank(&start, 1, "t-1", reconnect(0, 0, 5));
     let refusal = fixture.apply(Change::StartRank(late)).unwrap_err();
     assert!(matches!(refusal, crate::Refusal::Superseded { by: 1, .. }), "{refusal}");
+}
+
+/// Start of the trainer that is `rank` of four, with four ranks from step `g` on.
+fn as_many(start: &StartRank, number: u64, g: u64) -> StartRank {
+    let segments = vec![Segment { lanes: 2, global_batch: 12, steps: Steps::All(g) }];
+    let state_generation = Some(0);
+    let intent = Intent::Start { state_generation, epoch: 0, segments, is_reshard: true };
+    rank(start, number, &format!("t-{number}"), intent)
+}
+
+#[test]
+fn all_ranks_of_a_reshard_to_as_many_leave_wherever_they_are() {
+    for run in [Some("r1"), None] {
+        // Rank 2 is one step ahead; rank 3 is new, before or after the others.
+        for order in [[0, 1, 2, 3], [2, 1, 0, 3], [3, 2, 1, 0], [0, 3, 2, 1]] {
+            let (mut fixture, start) = four(run);
+            fixture.report(2, 0, 6);
+            for number in order {
+                let trainer = as_many(&start, number, 5);
+                let started = match number {
+                    3 => fixture.start(StartRank {
+                        trainer: "new".into(),
+                        ..rank(&start, 3, "", at(Some(0), 5))
+                    }),
+                    _ => fixture.start(trainer.clone()),
+                };
+                assert_eq!(started.generation, 1, "{order:?}");
+                if number != 3 {
+                    assert_eq!(fixture.start(trainer).generation, 1);
+                }
+            }
+            assert!(fixture.current().is_complete());
+        }
+    }
+}
+
+#[test]
+fn a_loader_that_left_its_generation_twice_joins_the_others() {
+    let (mut fixture, start) = four(Some("r1"));
+    fixture.start(as_many(&start, 0, 5));
+    // Rank 1 called reshard() twice before it started, so it names a generation that it never joined.
+    let mut twice = as_many(&start, 1, 5);
+    let Intent::Start { state_generation, .. } = &mut twice.intent else { unreachable!() };
+    *state_generation = Some(1);
+    assert_eq!(fixture.start(twice).generation, 1);
+}
+
+#[test]
+fn a_new_rank_with_the_survivors_state_does_not_come_back_to_the_generation_that_they_leave() {
+    let (mut fixture, start) = four(Some("r1"));
+    // Rank 3 was killed at the common step.
+    let lease = fixture.lease(3);
+    fixture.done(Change::EndRank { lease, is_told: false, failure: None, position: None });
+    // A state that a survivor made after it called reshard() and before it started.
+    let new = StartRank { trainer: "new".into(), ..rank(&start, 3, "", at(Some(1), 5)) };
+    assert_eq!(fixture.start(new).generation, 2);
+    for number in 0..3 {
+        assert_eq!(fixture.start(as_many(&start, number, 5)).generation, 2);
+    }
+    assert!(fixture.current().is_complete());
 }
