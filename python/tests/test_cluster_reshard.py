@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from conftest import FEATURES, Dataset, loader, make_dataset
 from recount import read_ledger, recount
-from trainer import Raised, Trainer
+from trainer import Raised, Trainer, served
 
 import shardfeed as sf
 from shardfeed.testing import Cluster, until
@@ -115,6 +115,53 @@ def test_three_of_four_ranks_deal_the_rest_anew_when_one_is_killed(
     for number, expected in enumerate(whole):
         rows = steps[0, number].global_batch()
         assert [shards.index(shard) * 1000 + ordinal for shard, ordinal, _ in rows] == expected
+    counted = recount(tmp_path / "ledger", large.folder, 1, "drop")
+    assert counted.is_ok(), counted
+
+
+@pytest.mark.parametrize("new_first", [False, True])
+def test_a_new_rank_takes_the_place_of_a_killed_one(
+    running: Cluster, large: Dataset, tmp_path: Path, new_first: bool
+) -> None:
+    """A reshard to as many ranks as before; all but one of the survivors are at its step."""
+    whole = embedded(large)
+    job = f"job-{uuid.uuid4().hex[:8]}"
+    with ExitStack() as stack:
+        ranks = [
+            stack.enter_context(spawned(running, large, tmp_path, job, rank, 4)) for rank in range(4)
+        ]
+        for step in range(5):
+            assert step_of_all(ranks) == whole[step]
+        assert ranks[3]("next") == whole[5][18:]
+        ranks[1].kill()
+        until(lambda: served(running, job)[1]["state"] == "ended", "the coordinator knows that its trainer is gone")
+
+        def start_new() -> None:
+            ranks[1] = stack.enter_context(spawned(running, large, tmp_path, job, 1, 4, resume=state))
+            ranks[1].begin("next")
+
+        for rank in (0, 2, 3):
+            # A second call, for a rank that was lost in the meantime, changes nothing.
+            for _ in range(1 + rank % 2):
+                ranks[rank]("reshard", 5, 4, None)
+        state = ranks[0]("state")
+        if new_first:
+            start_new()
+            assert ranks[1].answer() == whole[5][6:12]
+        for rank in (0, 2, 3):
+            ranks[rank].begin("next")
+        if not new_first:
+            start_new()
+        for rank in (0, 2, 3) if new_first else range(4):
+            assert ranks[rank].answer() == whole[5][6 * rank : 6 * rank + 6]
+        assert [step_of_all(ranks) for _ in range(6)] == whole[6:12]
+        first = 2 if new_first else 1
+        assert {each("generation") for each in ranks} == {first}
+        # All ranks begin again at their own step, without one that is new.
+        for each in ranks:
+            each("reshard", 12, 4, None)
+        assert [step_of_all(ranks) for _ in whole[12:]] == whole[12:]
+        assert {each("generation") for each in ranks} == {first + 1}
     counted = recount(tmp_path / "ledger", large.folder, 1, "drop")
     assert counted.is_ok(), counted
 

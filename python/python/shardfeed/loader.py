@@ -452,11 +452,11 @@ class Loader:
         All ranks call it with the same `step`: the minimum over the ranks of the first step not
         consumed (`loader.step`; batches consumed beyond it come again). The global batches stay the
         same, so `batch_size` becomes the global batch divided by `world_size`. Ranks that do not
-        call it get `SupersededError`. New ranks start from a `state_dict()` of this position.
+        call it get `SupersededError`. New ranks start from a `state_dict()` that a rank makes after its call.
 
         - `step`: of this epoch; not beyond this rank's own.
-        - `world_size`: must divide the global batch. With the same number of ranks as before, those that
-          are at `step` already may get `SupersededError`: create the loaders again with resume= instead.
+        - `world_size`: must divide the global batch. It may be the same as before, when new ranks take the
+          places of lost ones.
         - `rank`: new rank; None: unchanged. The ranks must be 0 to world_size - 1.
 
         Raises `ConfigError` if the numbers do not fit, also with tail="uneven" or mode="dynamic";

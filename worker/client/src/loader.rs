@@ -54,6 +54,9 @@ pub struct Loader {
     is_untouched: bool,
     /// Times that the rank joined again because it was superseded before it consumed anything.
     replaced: u32,
+    /// Error with which another loader ended this rank, until a start elsewhere: a request to continue
+    /// might be granted provisionally while no coordinator answers.
+    superseded: Option<WireError>,
     ledger: Option<Ledger>,
     /// Generation whose `start` line is in the ledger; a restart after an error writes no second
     /// one.
@@ -184,6 +187,7 @@ impl Loader {
             left: None,
             is_untouched: true,
             replaced: 0,
+            superseded: None,
             ledger,
             in_ledger: None,
             missing,
@@ -363,7 +367,7 @@ impl Loader {
         (self.cursor, self.course, self.held) = (cursor, course, None);
         self.skipped.moved();
         (self.entry, self.left, self.in_ledger) = (Entry::Start, None, None);
-        self.replaced = 0;
+        (self.replaced, self.superseded) = (0, None);
     }
 
     /// Reshards the rest of the epoch, from `step` on, to `world_size` ranks.
@@ -385,7 +389,11 @@ impl Loader {
         progress: OnProgress<'_>,
     ) -> Result<u64, LoadError> {
         self.check_open()?;
-        let cursor = reshard::reshard(&self.cursor, step, world_size, rank)?;
+        let mut cursor = reshard::reshard(&self.cursor, step, world_size, rank)?;
+        if !matches!(self.entry, Entry::Joined { .. }) {
+            // No rank has joined the generation of the cursor, so it is not the one that all leave.
+            cursor.set_generation(self.cursor.generation());
+        }
         let start = *cursor.start();
         let course = self.course_at(&cursor)?;
         let ledger = match (&self.ledger, start.rank == self.options.rank) {
@@ -397,6 +405,7 @@ impl Loader {
         self.options.set_part(&start);
         self.ledger = ledger.unwrap_or_else(|| self.ledger.take());
         self.start_at(cursor, course);
+        self.entry = Entry::Reshard;
         Ok(start.batch_size)
     }
 

@@ -162,7 +162,7 @@ impl GrpcControl {
         from: u64,
         (epoch, segments): (u64, &[Segment]),
     ) -> Option<Result<Lease, ControlError>> {
-        self.settle(request, RECONNECT_WAIT);
+        self.await_ending(request, RECONNECT_WAIT);
         let (before, moves) = self.untold(request, from);
         {
             let mut moves = moves.blocking_lock();
@@ -179,6 +179,17 @@ impl GrpcControl {
         Some(self.go_on(request, from.saturating_add(1), moves))
     }
 
+    /// True if another loader serves this rank here, in `generation` or a later one: only the
+    /// coordinator knows which of the two was started last.
+    fn is_disputed(&self, request: &LeaseRequest, generation: u64) -> bool {
+        let served = self.served.lock();
+        let other = served.get(&(request.job.clone(), request.rank));
+        other.filter(|other| other.request.trainer != request.trainer).is_some_and(|other| {
+            let state = other.lock();
+            state.generation >= generation && state.verdict.is_none()
+        })
+    }
+
     /// Returns the unreported moves of this loader up to `generation`.
     fn untold(&self, request: &LeaseRequest, generation: u64) -> (Option<Arc<Served>>, Moves) {
         let key = (request.job.clone(), request.rank);
@@ -189,30 +200,34 @@ impl GrpcControl {
         (before, moves)
     }
 
-    /// If another loader served this rank here, sends its final report before the new loader
-    /// replaces it, so that the coordinator compares with its actual position.
-    fn settle(&self, request: &LeaseRequest, patience: Duration) {
-        let key = (request.job.clone(), request.rank);
-        let ending = self.ending.lock().remove(&key);
-        let before = self.served.lock().get(&key).cloned();
-        // The coordinator refuses another user's start, which must not end this loader.
-        let before = before.filter(|before| {
-            before.request.trainer != request.trainer
-                && may_replace(request.peer, before.request.peer)
-        });
-        runtime().block_on(async {
+    /// Waits until the final report of the loader that served this rank here before is sent, so that
+    /// the coordinator compares with its actual position.
+    fn await_ending(&self, request: &LeaseRequest, patience: Duration) {
+        let ending = self.ending.lock().remove(&(request.job.clone(), request.rank));
+        if let Some(ending) = ending {
             // If the coordinator does not answer, the start itself waits for it.
-            if let Some(ending) = ending {
-                let _ = tokio::time::timeout(patience, ending).await;
-            }
-            if let Some(before) = before {
-                let shared = Arc::clone(&self.session.shared);
-                // In a deterministic job the worker's own position is final.
-                let is_told = before.request.mode == Mode::Deterministic;
-                let told = tell_last(shared, before.progress(), None, is_told);
-                let _ = tokio::time::timeout(patience, told).await;
-            }
-        });
+            let _ = runtime().block_on(async { tokio::time::timeout(patience, ending).await });
+        }
+    }
+
+    /// Other loader that serves this rank here, and that a start may replace.
+    fn other(&self, request: &LeaseRequest) -> Option<Arc<Served>> {
+        let other = self.served.lock().get(&(request.job.clone(), request.rank)).cloned();
+        // The coordinator refuses another user's start, which must not end this loader.
+        other.filter(|other| {
+            other.request.trainer != request.trainer
+                && may_replace(request.peer, other.request.peer)
+        })
+    }
+
+    /// Ends the lease of the loader of a dynamic job that a start replaces: its samples are granted
+    /// again before the new loader gets any.
+    fn end_other(&self, request: &LeaseRequest) {
+        if let Some(other) = self.other(request) {
+            let shared = Arc::clone(&self.session.shared);
+            let told = tell_last(shared, other.progress(), None, false);
+            let _ = runtime().block_on(async { tokio::time::timeout(LAST_WORD_WAIT, told).await });
+        }
     }
 
     /// Leaves the cluster after the final positions and errors of its ranks are reported. Waits for
@@ -319,26 +334,38 @@ impl Control for GrpcControl {
         // Grants of a dynamic job are exclusive, so they require the coordinator's confirmation.
         let is_dynamic = request.mode == Mode::Dynamic;
         match &request.at.intent {
-            Intent::Reconnect { generation, .. } if !is_dynamic => {
+            Intent::Reconnect { generation, .. }
+                if !is_dynamic && !self.is_disputed(request, *generation) =>
+            {
                 let (_, moves) = self.untold(request, *generation);
                 return self.go_on(request, *generation, moves);
             }
             Intent::Reconnect { .. } => {}
-            Intent::Move { from, epoch, segments } if !is_dynamic => {
+            Intent::Move { from, epoch, segments }
+                if !is_dynamic && !self.is_disputed(request, *from) =>
+            {
                 if let Some(moved) = self.move_on(request, *from, (*epoch, segments)) {
                     return moved;
                 }
-                self.settle(request, LAST_WORD_WAIT);
+                self.await_ending(request, LAST_WORD_WAIT);
             }
-            Intent::Move { .. } => self.settle(request, LAST_WORD_WAIT),
+            Intent::Move { .. } => self.await_ending(request, LAST_WORD_WAIT),
             Intent::Start { .. } => {
                 drop(self.left.lock().remove(&(request.job.clone(), request.rank)));
-                self.settle(request, LAST_WORD_WAIT);
+                self.await_ending(request, LAST_WORD_WAIT);
+                if is_dynamic {
+                    self.end_other(request);
+                }
             }
         }
+        let is_start = matches!(request.at.intent, Intent::Start { .. });
         loop {
             let id = self.session.id(waiting)?;
-            let message = start_message(id, request, &request.at.intent);
+            let mut message = start_message(id, request, &request.at.intent);
+            if is_start && !is_dynamic {
+                // The worker's own position is final. Only a start that is accepted ends that loader.
+                message.replaces = self.other(request).map(|other| other.progress());
+            }
             let started = match self.session.coordinator().call(waiting, &message) {
                 Err(error) if error.kind == ErrorKind::Fenced => {
                     // The session ended in the meantime.

@@ -124,8 +124,12 @@ impl Loader {
     fn look(&mut self, timeout: Duration) -> Result<Delivery<u64>, LoadError> {
         check_epoch(self.cursor.epoch())?;
         self.check_files()?;
+        if let Some(error) = &self.superseded {
+            return Err(error.clone().into());
+        }
         // Ranks of a cluster join at the same position, also one without steps in the rest of its epoch.
-        let must_join = self.entry == Entry::Start && self.options.cluster.is_some();
+        let is_start = matches!(self.entry, Entry::Start | Entry::Reshard);
+        let must_join = is_start && self.options.cluster.is_some();
         if !must_join && self.steps().is_some_and(|steps| self.cursor.step() >= steps) {
             return self.finish_epoch();
         }
@@ -199,11 +203,21 @@ impl Loader {
     }
 
     /// Prepares a restart if the other ranks were started again before this rank consumed anything,
-    /// as if it had joined later; returns any other error.
+    /// as if it had joined later; returns any other error, and keeps it if it is final.
     fn starts_again(&mut self, error: LoadError) -> Option<LoadError> {
-        let is_superseded =
-            matches!(&error, LoadError::Wire(error) if error.kind == ErrorKind::Superseded);
+        use ErrorKind::{Fenced, Replaced, Superseded};
+        let LoadError::Wire(wire) = &error else {
+            return Some(error);
+        };
+        let is_superseded = wire.kind == Superseded;
         if !(is_superseded && self.is_untouched && self.replaced < REPLACED_MAX) {
+            let is_start = matches!(self.entry, Entry::Start | Entry::Reshard);
+            if !is_start
+                && !self.has_lapsed(&error)
+                && matches!(wire.kind, Superseded | Fenced | Replaced)
+            {
+                self.superseded = Some(wire.clone());
+            }
             return Some(error);
         }
         tracing::info!(%error, "starting again, as nothing was consumed");
