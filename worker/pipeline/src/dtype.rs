@@ -180,55 +180,26 @@ impl ColumnNumber for Boolean {
 /// Runs an expression with a type alias for the type of a [`Dtype`]. Byte strings are `u8`.
 macro_rules! with_type {
     ($dtype:expr, $name:ident => $body:expr) => {
+        $crate::dtype::with_type!(@each $dtype, $name, $body;
+            Bool => $crate::dtype::Boolean,
+            Uint8 | Bytes => u8,
+            Int8 => i8,
+            Uint16 => u16,
+            Int16 => i16,
+            Uint32 => u32,
+            Int32 => i32,
+            Int64 => i64,
+            Float16 => half::f16,
+            Bfloat16 => half::bf16,
+            Float32 => f32,
+            Float64 => f64)
+    };
+    (@each $dtype:expr, $name:ident, $body:expr; $($($variant:ident)|+ => $type:ty),+) => {
         match $dtype {
-            $crate::dtype::Dtype::Bool => {
-                type $name = $crate::dtype::Boolean;
+            $($($crate::dtype::Dtype::$variant)|+ => {
+                type $name = $type;
                 $body
-            }
-            $crate::dtype::Dtype::Uint8 | $crate::dtype::Dtype::Bytes => {
-                type $name = u8;
-                $body
-            }
-            $crate::dtype::Dtype::Int8 => {
-                type $name = i8;
-                $body
-            }
-            $crate::dtype::Dtype::Uint16 => {
-                type $name = u16;
-                $body
-            }
-            $crate::dtype::Dtype::Int16 => {
-                type $name = i16;
-                $body
-            }
-            $crate::dtype::Dtype::Uint32 => {
-                type $name = u32;
-                $body
-            }
-            $crate::dtype::Dtype::Int32 => {
-                type $name = i32;
-                $body
-            }
-            $crate::dtype::Dtype::Int64 => {
-                type $name = i64;
-                $body
-            }
-            $crate::dtype::Dtype::Float16 => {
-                type $name = half::f16;
-                $body
-            }
-            $crate::dtype::Dtype::Bfloat16 => {
-                type $name = half::bf16;
-                $body
-            }
-            $crate::dtype::Dtype::Float32 => {
-                type $name = f32;
-                $body
-            }
-            $crate::dtype::Dtype::Float64 => {
-                type $name = f64;
-                $body
-            }
+            })+
         }
     };
 }
