@@ -50,6 +50,7 @@ pub use operator::{
     Axis, BitOrder, Dim, ImageLayout, Operation, Operator, OperatorError, OperatorFault,
     TableCause, TableFault, TableRef,
 };
+pub use program::OutlineError;
 pub use record::{Row, RowError, RowFault};
 pub use room::{BatchTooLarge, Room};
 pub use samples::balance::BalanceSpec;
@@ -60,8 +61,8 @@ pub use samples::unbatch::{Edge, UnbatchColumn, UnbatchSpec};
 pub use samples::window::{WindowSpec, Windower};
 pub use samples::{CountedRecords, SampleProgram};
 pub use schema::{
-    CheckedExpression, Outline, OutlineColumn, OutlineError, ParseSpec, RecordSpec, Schema,
-    SchemaError, ShardSchemas,
+    CheckedExpression, Outline, OutlineColumn, ParseSpec, RecordSpec, Schema, SchemaError,
+    ShardSchemas,
 };
 pub use shardfeed_image::{JPEG_LIBRARY, PIXEL_CONTRACT};
 pub use tune::{Choice, Range, Tuner};

@@ -115,11 +115,11 @@ impl Names {
     }
 
     /// Gives a column another name, at the same place.
-    pub(crate) fn rename(&mut self, from: &str, to: &str) -> Result<(), Refusal> {
+    pub(crate) fn rename(&mut self, from: &str, to: &str) -> Result<(), OutlineError> {
         let (place, known) = self
             .place(from)
             .zip(self.get(from).cloned())
-            .ok_or_else(|| Refusal::NoColumn(from.to_owned()))?;
+            .ok_or_else(|| OutlineError::NoColumn(from.to_owned()))?;
         if self.get(to).is_some() {
             let what = format!("there is a column `{to}` already; choose another name");
             return Err(what.into());
@@ -156,15 +156,18 @@ impl Names {
 }
 
 /// Reason why an operator cannot be applied to the columns before it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OutlineError {
+    #[error("there is no column `{0}`")]
     NoColumn(String),
-    Other(String),
+    /// Everything else.
+    #[error("{0}")]
+    Operator(String),
 }
 
-impl From<String> for Refusal {
+impl From<String> for OutlineError {
     fn from(what: String) -> Self {
-        Self::Other(what)
+        Self::Operator(what)
     }
 }
 
@@ -189,13 +192,13 @@ impl Checked {
         position: usize,
         operator: &Operator,
         side: Option<Arc<Side>>,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, OutlineError> {
         let definition = operator.operation.definition();
         let takes = definition.inputs()?;
         let (mut plans, mut forms, mut images) = (vec![], vec![], None);
         for (at, input) in takes.names().iter().enumerate() {
             let takes_images = at == 0 && matches!(takes, Inputs::Images(_) | Inputs::Any(_));
-            match names.get(input).ok_or_else(|| Refusal::NoColumn(input.clone()))? {
+            match names.get(input).ok_or_else(|| OutlineError::NoColumn(input.clone()))? {
                 KnownName::Column(plan) => {
                     forms.push(input_form(plan, &takes)?);
                     plans.push(plan.clone());
@@ -460,11 +463,11 @@ impl Program {
             };
             let made = made.map_err(|refusal| {
                 let what = match refusal {
-                    Refusal::NoColumn(name) => {
+                    OutlineError::NoColumn(name) => {
                         let all: Vec<_> = names.all().into_iter().map(|(name, _)| name).collect();
                         format!("there is no column `{name}`; there are `{}`", all.join("`, `"))
                     }
-                    Refusal::Other(what) => what,
+                    OutlineError::Operator(what) => what,
                 };
                 OperatorError { operator: number, output: operator.output.clone(), what }
             })?;
@@ -494,7 +497,7 @@ impl Program {
         names: &mut Names,
         position: usize,
         operator: &Operator,
-    ) -> Result<KnownName, Refusal> {
+    ) -> Result<KnownName, OutlineError> {
         let side = operator.operation.table().map(|table| self.side(table));
         let checked = Checked::new(names, position, operator, side)?;
         let Checked { plans, images, values_of, work, form } = checked;

@@ -26,7 +26,7 @@ mod outline;
 pub(crate) mod parse;
 
 pub use of_shards::ShardSchemas;
-pub use outline::{CheckedExpression, Outline, OutlineColumn, OutlineError};
+pub use outline::{CheckedExpression, Outline, OutlineColumn};
 pub use parse::ParseSpec;
 use parse::{parsed_plans, parser};
 
@@ -91,7 +91,6 @@ pub enum SchemaError {
     Window(String),
     #[error("balance: {0}")]
     Balance(String),
-    /// An output column does not exist, or is named twice.
     #[error("outputs name `{name}`, {what}")]
     Output { name: String, what: String },
     #[error(
@@ -104,7 +103,6 @@ pub enum SchemaError {
         /// The column at the same place of another one.
         right: String,
     },
-    /// Sources of a mixture have integers and floats as costs of samples.
     #[error(
         "balance: the cost `{cost}` is an integer in one source of the mixture and a float in another; write \
          an expression of one type, such as `1.0 * ...`"

@@ -7,7 +7,7 @@ use super::{RecordSpec, Schema, SchemaError};
 use crate::column::{ColumnKind, Plan};
 use crate::dtype::Dtype;
 use crate::operator::{Form, NOT_ON_DEVICE, Operator, Side};
-use crate::program::{Checked, KnownName, Names, Refusal};
+use crate::program::{Checked, KnownName, Names, OutlineError};
 use crate::samples::SampleProgram;
 use crate::samples::balance::BalanceSpec;
 use crate::samples::combine::Combiner;
@@ -52,25 +52,6 @@ pub enum OutlineColumn<'a> {
         dtype: Dtype,
         channels: usize,
     },
-}
-
-/// Reason why an operator cannot be added to an [`Outline`].
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum OutlineError {
-    #[error("there is no column `{0}`")]
-    NoColumn(String),
-    /// Everything else.
-    #[error("{0}")]
-    Operator(String),
-}
-
-impl From<Refusal> for OutlineError {
-    fn from(refusal: Refusal) -> Self {
-        match refusal {
-            Refusal::NoColumn(name) => Self::NoColumn(name),
-            Refusal::Other(what) => Self::Operator(what),
-        }
-    }
 }
 
 impl Outline {
