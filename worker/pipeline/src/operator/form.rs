@@ -9,15 +9,15 @@ const ROW_ITEMS_MAX: usize = 1 << 26;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Dim {
+pub enum Dim<N = usize> {
     /// The same for all rows.
-    Size(usize),
+    Size(N),
     /// The value of this column.
     Column(String),
 }
 
-impl Dim {
-    pub(crate) fn size(&self) -> Option<usize> {
+impl<N: Copy> Dim<N> {
+    pub(crate) fn size(&self) -> Option<N> {
         if let Self::Size(size) = self { Some(*size) } else { None }
     }
 

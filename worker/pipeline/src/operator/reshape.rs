@@ -9,28 +9,9 @@ use crate::dtype::Dtype;
 pub struct Reshape {
     /// Column of numbers.
     pub input: String,
-    /// The new shape; one size may be -1. With column names it is that of an image, and differs
-    /// from row to row.
-    pub shape: Vec<NewDim>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum NewDim {
-    /// The same for all rows; -1: the remaining size.
-    Size(i64),
-    /// The value of this column.
-    Column(String),
-}
-
-impl NewDim {
-    fn size(&self) -> Option<i64> {
-        if let Self::Size(size) = self { Some(*size) } else { None }
-    }
-
-    fn column(&self) -> Option<&String> {
-        if let Self::Column(name) = self { Some(name) } else { None }
-    }
+    /// The new shape; one size may be -1, for the remaining size. With column names it is that of an
+    /// image, and differs from row to row.
+    pub shape: Vec<Dim<i64>>,
 }
 
 impl Definition for Reshape {
@@ -39,7 +20,7 @@ impl Definition for Reshape {
     }
 
     fn inputs(&self) -> Result<Inputs, String> {
-        let names = self.shape.iter().filter_map(NewDim::column);
+        let names = self.shape.iter().filter_map(Dim::column);
         Ok(Inputs::Fixed([&self.input].into_iter().chain(names).cloned().collect()))
     }
 
@@ -47,7 +28,7 @@ impl Definition for Reshape {
         if self.shape.iter().any(|dim| dim.column().is_some()) {
             return self.images(given.forms).map(OperatorWork::Images);
         }
-        let shape: Vec<i64> = self.shape.iter().filter_map(NewDim::size).collect();
+        let shape: Vec<i64> = self.shape.iter().filter_map(Dim::size).collect();
         let form = reshaped(given.forms[0].of_numbers()?, &shape)?;
         Ok(OperatorWork::columns(form, |inputs, _, out| {
             out.copy_from_slice(inputs[0].bytes());
@@ -59,9 +40,9 @@ impl Definition for Reshape {
 impl Reshape {
     /// Returns images whose size differs from row to row.
     fn images(&self, forms: &[Form]) -> Result<Chain, String> {
-        let dim = |dim: &NewDim| match dim {
-            NewDim::Size(size) => usize::try_from(*size).ok().map(Dim::Size),
-            NewDim::Column(name) => Some(Dim::Column(name.clone())),
+        let dim = |dim: &Dim<i64>| match dim {
+            Dim::Size(size) => usize::try_from(*size).ok().map(Dim::Size),
+            Dim::Column(name) => Some(Dim::Column(name.clone())),
         };
         let Some(shape) = self.shape.iter().map(dim).collect::<Option<Vec<_>>>() else {
             return Err("-1 and names of columns are not both in a shape".to_owned());
