@@ -105,9 +105,9 @@ pub(crate) struct Cells<'a> {
 }
 
 /// Contiguous values of a row.
-enum Values<'c, 'a> {
+enum Values<'l, 'c, 'a> {
     Record(&'c [u8]),
-    List(&'c ListRef<'a>),
+    List(&'l ListRef<'a>),
     Default(&'c DefaultValue),
     Strings(&'c [Vec<u8>]),
 }
@@ -244,36 +244,15 @@ impl<'a> Cells<'a> {
     pub(crate) fn strings<'c>(&'c self, plan: &'c Plan) -> Vec<&'c [u8]> {
         let mut strings = Vec::with_capacity(self.rows.len());
         for row in 0..self.rows.len() {
-            match (&plan.origin, plan.default()) {
-                (Origin::Record, _) => strings.push(self.rows[row].data()),
-                (Origin::Found(table), _) => {
-                    strings.extend(self.found(table, row).iter().map(Vec::as_slice));
-                }
-                (Origin::Constant(DefaultValue::Bytes(values)), _) => {
+            self.for_each(plan, row, |values| match values {
+                Values::Record(record) => strings.push(record),
+                Values::List(list) => list.for_each_bytes(|one| strings.push(one)),
+                Values::Default(DefaultValue::Bytes(values)) => {
                     strings.extend(values.iter().map(Vec::as_slice));
                 }
-                (Origin::Feature(Parts::One { values }), default) => {
-                    match (&self.located[row * self.cells + values], default) {
-                        (Located::Present(list), _) => list.for_each_bytes(|one| strings.push(one)),
-                        (Located::Default, Some(DefaultValue::Bytes(values))) => {
-                            strings.extend(values.iter().map(Vec::as_slice));
-                        }
-                        (Located::Default | Located::Missing, _) => {}
-                    }
-                }
-                (Origin::Around(around), Some(DefaultValue::Bytes(default))) => {
-                    let LocatedRecord { cells, lists, windows, .. } = self.record(row);
-                    around.for_each(windows[around.window], cells, lists, &mut |list| match list {
-                        Some(list) => list.for_each_bytes(|one| strings.push(one)),
-                        None => strings.extend(default.iter().map(Vec::as_slice)),
-                    });
-                }
-                _ => self.for_each(plan, row, |values| {
-                    if let Values::List(list) = values {
-                        list.for_each_bytes(|one| strings.push(one));
-                    }
-                }),
-            }
+                Values::Default(_) => {}
+                Values::Strings(values) => strings.extend(values.iter().map(Vec::as_slice)),
+            });
         }
         strings
     }
@@ -339,7 +318,12 @@ impl<'a> Cells<'a> {
 
     /// Calls `visit` with all values of a row in a column, in order.
     #[inline]
-    fn for_each<'c>(&'c self, plan: &'c Plan, row: usize, mut visit: impl FnMut(Values<'_, 'a>)) {
+    fn for_each<'c>(
+        &'c self,
+        plan: &'c Plan,
+        row: usize,
+        mut visit: impl FnMut(Values<'_, 'c, 'a>),
+    ) {
         let (cells, lists) = (self.cells, self.lists);
         match &plan.origin {
             Origin::Record => visit(Values::Record(self.rows[row].data())),
