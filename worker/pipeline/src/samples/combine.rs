@@ -1,7 +1,7 @@
 //! Samples that are made of several records: packs of their tokens, and windows over them.
 
-use shardfeed_tfrecord::check_data;
-use shardfeed_tfrecord::example::{FeatureSpec, ListRef, Located, Parts};
+use shardfeed_tfrecord::example::{FeatureSpec, ListRef, Located, Parts, Value, encode_example};
+use shardfeed_tfrecord::{check_data, encode_footer};
 
 use crate::column::{Origin, Plan};
 use crate::record::{Row, RowError, RowFault};
@@ -184,6 +184,15 @@ pub(crate) fn of_records<'a, T>(
         found.extend(find(&of_record[0], &parts)?);
     }
     Ok(found)
+}
+
+/// Appends an Example and its checksum to `out`. Returns the bytes of the Example.
+pub(crate) fn put_record(features: &[(&str, Value<'_>)], out: &mut Vec<u8>) -> usize {
+    let start = out.len();
+    encode_example(features, out);
+    let footer = encode_footer(&out[start..]);
+    out.extend_from_slice(&footer);
+    out.len() - start - footer.len()
 }
 
 /// Part of a record, or of its row, in a sample.

@@ -5,13 +5,12 @@ use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 use shardfeed_plan::{LongSequences, PackMethod, PackSettings};
-use shardfeed_tfrecord::encode_footer;
 use shardfeed_tfrecord::example::{
-    DType, DefaultValue, Feature, FeatureSpec, ListRef, Value, encode_example, pack_i64,
+    DType, DefaultValue, Feature, FeatureSpec, ListRef, Value, pack_i64,
 };
 
 use crate::record::{Row, RowError, RowFault};
-use crate::samples::combine::{Combined, Members, RecordPart, Sequence, of_records};
+use crate::samples::combine::{Combined, Members, RecordPart, Sequence, of_records, put_record};
 use crate::samples::measured::{Kept, MeasuredColumn, MeasuredColumns};
 use crate::samples::unbatch::UnbatchSpec;
 
@@ -236,11 +235,7 @@ impl Packer {
         let made = [(&**segment_ids, &segments), (&**position_ids, &positions)];
         let made = made.map(|(name, values)| (name, Value::Packed(DType::Int64, values)));
         let features: Vec<_> = names.zip(values).chain(made).collect();
-        let start = out.len();
-        encode_example(&features, out);
-        let footer = encode_footer(&out[start..]);
-        out.extend_from_slice(&footer);
-        out.len() - start - footer.len()
+        put_record(&features, out)
     }
 
     /// Returns 0, 1, ... as they are packed, `tokens` in number.

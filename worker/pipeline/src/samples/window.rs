@@ -3,13 +3,12 @@
 
 use serde::{Deserialize, Serialize};
 use shardfeed_plan::{PartialWindows, WindowSettings};
-use shardfeed_tfrecord::encode_footer;
 use shardfeed_tfrecord::example::{
-    DType, DefaultValue, Feature, FeatureSpec, ListRef, Partition, Value, encode_example, pack_i64,
+    DType, DefaultValue, Feature, FeatureSpec, ListRef, Partition, Value, pack_i64,
 };
 
 use crate::record::{Row, RowError};
-use crate::samples::combine::{Combined, Members, Sequence, of_records};
+use crate::samples::combine::{Combined, Members, Sequence, of_records, put_record};
 use crate::samples::measure::Measure;
 use crate::samples::measured::{Kept, MeasuredColumn, MeasuredColumns};
 use crate::samples::scope::Scope;
@@ -209,11 +208,7 @@ impl Windower {
         if self.spec.partial == PartialWindows::Pad {
             features.push((LENGTH, Value::Packed(DType::Int64, &length)));
         }
-        let start = out.len();
-        encode_example(&features, out);
-        let footer = encode_footer(&out[start..]);
-        out.extend_from_slice(&footer);
-        out.len() - start - footer.len()
+        put_record(&features, out)
     }
 }
 
