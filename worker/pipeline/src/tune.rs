@@ -158,16 +158,13 @@ impl Tuner {
         let waits_for_shards = percent(spent.read_wait_us, spent.wall_us) >= ROOM_PERCENT;
         if waits_for_room && of(spent.compute_us, computing) >= BUSY_PERCENT {
             self.too_few = self.too_few.max(computing);
-            let more = raised(&mut self.choice.computing, &self.computing);
-            told(&mut self.reasons.computing, &self.computing, more);
+            raise(&mut self.choice.computing, &mut self.reasons.computing, &self.computing);
         } else if waits_for_shards
             && of(spent.storage_us.saturating_add(spent.inflate_us), reading) >= BUSY_PERCENT
         {
-            let more = raised(&mut self.choice.reading, &self.reading);
-            told(&mut self.reasons.reading, &self.reading, more);
+            raise(&mut self.choice.reading, &mut self.reasons.reading, &self.reading);
         } else if waits_for_room {
-            let more = raised(&mut self.choice.prefetch, &self.prefetch);
-            told(&mut self.reasons.prefetch, &self.prefetch, more);
+            raise(&mut self.choice.prefetch, &mut self.reasons.prefetch, &self.prefetch);
         }
     }
 
@@ -181,15 +178,11 @@ impl Tuner {
     }
 }
 
-/// Adds one if the maximum allows it; returns true if it did.
-fn raised(number: &mut u64, range: &Range) -> bool {
+/// Adds one if the maximum allows it, and sets the reason.
+fn raise(number: &mut u64, reason: &mut Reason, range: &Range) {
     let may = *number < range.most;
     *number += u64::from(may);
-    may
-}
-
-fn told(reason: &mut Reason, range: &Range, more: bool) {
-    *reason = match (range.is_fixed(), more) {
+    *reason = match (range.is_fixed(), may) {
         (true, _) => Reason::Asked,
         (false, true) => Reason::KeptWaiting,
         (false, false) => Reason::AtMost,
