@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::PlanError;
 use crate::dynamic::Groups;
 use crate::epoch::EpochPlan;
+use crate::job::named;
 use crate::lane::{Part, Portion};
 use crate::line::Sample;
 use crate::window::Permutations;
@@ -45,11 +46,7 @@ impl Corrupt {
 
 impl fmt::Display for Corrupt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Error => "error",
-            Self::SkipRecord => "skip-record",
-            Self::SkipFile => "skip-file",
-        })
+        self.serialize(f)
     }
 }
 
@@ -57,14 +54,9 @@ impl FromStr for Corrupt {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "error" => Ok(Self::Error),
-            "skip-record" => Ok(Self::SkipRecord),
-            "skip-file" => Ok(Self::SkipFile),
-            other => Err(format!(
-                "corrupt={other:?} is none of \"error\", \"skip-record\", \"skip-file\""
-            )),
-        }
+        named(text).ok_or_else(|| {
+            format!("corrupt={text:?} is none of \"error\", \"skip-record\", \"skip-file\"")
+        })
     }
 }
 

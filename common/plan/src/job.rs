@@ -5,6 +5,8 @@ mod mixture;
 use std::fmt;
 use std::str::FromStr;
 
+use serde::de::value::{self, StrDeserializer};
+use serde::de::{DeserializeOwned, IntoDeserializer};
 use serde::{Deserialize, Serialize};
 
 use crate::digest::{ContentDigest, Digest, JobDigest, OrderDigest};
@@ -15,6 +17,12 @@ pub use mixture::{DatasetStage, DatasetVersion, JobMixture};
 
 /// Decoder name of jobs that decode no images.
 pub const DECODER_NONE: &str = "none";
+
+/// Returns the variant that serde writes as this text.
+pub(crate) fn named<T: DeserializeOwned>(text: &str) -> Option<T> {
+    let text: StrDeserializer<'_, value::Error> = text.into_deserializer();
+    T::deserialize(text).ok()
+}
 
 /// Handling of a last step that the samples do not fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,11 +38,7 @@ pub enum Tail {
 
 impl fmt::Display for Tail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Drop => "drop",
-            Self::Pad => "pad",
-            Self::Uneven => "uneven",
-        })
+        self.serialize(f)
     }
 }
 
@@ -42,12 +46,7 @@ impl FromStr for Tail {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "drop" => Ok(Self::Drop),
-            "pad" => Ok(Self::Pad),
-            "uneven" => Ok(Self::Uneven),
-            other => Err(format!("tail={other:?} is none of \"drop\", \"pad\", \"uneven\"")),
-        }
+        named(text).ok_or_else(|| format!("tail={text:?} is none of \"drop\", \"pad\", \"uneven\""))
     }
 }
 
@@ -82,10 +81,7 @@ impl Mode {
 
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Deterministic => "deterministic",
-            Self::Dynamic => "dynamic",
-        })
+        self.serialize(f)
     }
 }
 
@@ -93,11 +89,8 @@ impl FromStr for Mode {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text {
-            "deterministic" => Ok(Self::Deterministic),
-            "dynamic" => Ok(Self::Dynamic),
-            other => Err(format!("mode={other:?} is none of \"deterministic\", \"dynamic\"")),
-        }
+        named(text)
+            .ok_or_else(|| format!("mode={text:?} is none of \"deterministic\", \"dynamic\""))
     }
 }
 
@@ -108,7 +101,6 @@ impl FromStr for Mode {
 pub struct JobIdentity {
     /// Version of the order: [`ORDER_VERSION`], or that of the release that registered the job.
     pub order: u32,
-    /// Content digest of the dataset.
     pub content: ContentDigest,
     /// Order digest, seed and shuffle.
     pub shuffle: Shuffle,
@@ -116,7 +108,6 @@ pub struct JobIdentity {
     pub lanes: u64,
     /// Handling of the end of an epoch.
     pub tail: Tail,
-    /// Assignment of samples to ranks.
     pub mode: Mode,
     /// Processing of a record.
     pub records: Records,
@@ -233,11 +224,8 @@ fn one_line(text: &str) -> String {
 /// A field in which two identities differ.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
-    /// Name of the field.
     pub field: String,
-    /// Value on the left.
     pub left: String,
-    /// Value on the right.
     pub right: String,
 }
 
