@@ -13,7 +13,6 @@ pub struct Start {
     pub lanes: Option<u64>,
     /// Samples per rank and step.
     pub batch_size: u64,
-    /// Rank number.
     pub rank: u64,
     /// Data-parallel ranks.
     pub world_size: u64,
@@ -24,11 +23,7 @@ pub struct Start {
 pub struct Cursor {
     identity: JobIdentity,
     start: Start,
-    epoch: u64,
-    generation: u64,
-    segments: Vec<Segment>,
-    /// Steps of the epoch that were left out.
-    left_out: LeftOut,
+    position: Position,
     /// Start position of this generation, to compare ranks.
     origin: (u64, Vec<Segment>),
     /// True until the first step or `set_epoch` after a state was loaded.
@@ -37,13 +32,15 @@ pub struct Cursor {
     cluster: Option<String>,
 }
 
-/// An earlier position of a cursor.
+/// A position of a cursor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Position {
+    /// Lanes of the job's first segment, as in its identity.
     lanes: u64,
     epoch: u64,
     generation: u64,
     segments: Vec<Segment>,
+    /// Steps of the epoch that were left out.
     left_out: LeftOut,
 }
 
@@ -60,17 +57,9 @@ impl Cursor {
             Mode::Dynamic => 1,
         };
         let segments = vec![Segment::start(identity.lanes, start.batch_size, start.world_size)?];
-        Ok(Self {
-            identity,
-            start,
-            epoch: 0,
-            generation: 0,
-            origin: (0, segments.clone()),
-            segments,
-            left_out: LeftOut::default(),
-            just_loaded: false,
-            cluster: None,
-        })
+        let (lanes, left_out, origin) = (identity.lanes, LeftOut::default(), (0, segments.clone()));
+        let position = Position { lanes, epoch: 0, generation: 0, segments, left_out };
+        Ok(Self { identity, start, position, origin, just_loaded: false, cluster: None })
     }
 
     /// Resumes from a state, as a new generation.
@@ -135,24 +124,23 @@ impl Cursor {
         Self::at(identity, start, &merged, segments)
     }
 
-    /// Returns the epoch.
     pub fn epoch(&self) -> u64 {
-        self.epoch
+        self.position.epoch
     }
 
     /// Returns the next step of the epoch.
     pub fn step(&self) -> u64 {
-        self.segments.iter().map(|segment| segment.steps.most()).sum()
+        self.position.segments.iter().map(|segment| segment.steps.most()).sum()
     }
 
     /// Returns the generation, which increases along a lineage.
     pub fn generation(&self) -> u64 {
-        self.generation
+        self.position.generation
     }
 
     /// Sets the generation that was assigned to this start.
     pub fn set_generation(&mut self, generation: u64) {
-        self.generation = generation;
+        self.position.generation = generation;
     }
 
     /// Sets the id of the cluster that keeps the lists of this dynamic job.
@@ -162,20 +150,17 @@ impl Cursor {
 
     /// Returns the segments of the epoch; the last one is open.
     pub fn segments(&self) -> &[Segment] {
-        &self.segments
+        &self.position.segments
     }
 
-    /// Returns the steps of the epoch that were left out.
     pub fn left_out(&self) -> &LeftOut {
-        &self.left_out
+        &self.position.left_out
     }
 
-    /// Returns the parameters of the start.
     pub fn start(&self) -> &Start {
         &self.start
     }
 
-    /// Returns the identity of the job.
     pub fn identity(&self) -> &JobIdentity {
         &self.identity
     }
@@ -183,16 +168,16 @@ impl Cursor {
     /// Consumes one step. The epoch ends after `steps`, this rank's number of steps in it.
     pub fn advance(&mut self, steps: u64) {
         self.just_loaded = false;
-        let open = self.segments.last_mut().expect("a cursor has an open segment");
+        let open = self.position.segments.last_mut().expect("a cursor has an open segment");
         open.steps = Steps::All(open.steps.most() + 1);
         if self.step() >= steps {
-            self.begin(self.epoch.saturating_add(1));
+            self.begin(self.position.epoch.saturating_add(1));
         }
     }
 
     /// Moves to the next epoch when this rank has no steps left.
     pub fn finish_epoch(&mut self) {
-        self.begin(self.epoch.saturating_add(1));
+        self.begin(self.position.epoch.saturating_add(1));
     }
 
     /// Moves to the start of `epoch`, except right after loading a state of it.
@@ -202,33 +187,27 @@ impl Cursor {
     /// # Errors  `NoSuchEpoch`; nothing is changed.
     pub fn set_epoch(&mut self, epoch: u64) -> Result<bool, PlanError> {
         check_epoch(epoch)?;
-        let stays = self.epoch == epoch && (self.just_loaded || self.step() == 0);
+        let stays = self.position.epoch == epoch && (self.just_loaded || self.step() == 0);
         self.just_loaded = false;
         if stays {
             return Ok(false);
         }
-        if epoch <= self.epoch {
-            self.generation += 1;
+        if epoch <= self.position.epoch {
+            self.position.generation += 1;
         }
         self.begin(epoch);
-        self.origin = (epoch, self.segments.clone());
+        self.origin = (epoch, self.position.segments.clone());
         Ok(true)
     }
 
     /// Returns the position, from which a state can be made later.
     pub fn position(&self) -> Position {
-        Position {
-            lanes: self.identity.lanes,
-            epoch: self.epoch,
-            generation: self.generation,
-            segments: self.segments.clone(),
-            left_out: self.left_out.clone(),
-        }
+        self.position.clone()
     }
 
     /// Returns the state at this position.
     pub fn state(&self) -> LoaderState {
-        self.state_at(&self.position())
+        self.state_at(&self.position)
     }
 
     /// Returns the state at an earlier position of this rank.
@@ -263,9 +242,9 @@ impl Cursor {
     }
 
     fn begin(&mut self, epoch: u64) {
-        let open = self.segments.pop().expect("a cursor has an open segment");
-        (self.epoch, self.left_out) = (epoch, LeftOut::default());
-        self.segments = vec![Segment { steps: Steps::All(0), ..open }];
+        let open = self.position.segments.pop().expect("a cursor has an open segment");
+        (self.position.epoch, self.position.left_out) = (epoch, LeftOut::default());
+        self.position.segments = vec![Segment { steps: Steps::All(0), ..open }];
     }
 
     fn at(
@@ -278,17 +257,15 @@ impl Cursor {
             return Err(PlanError::TooManySegments.into());
         }
         identity.lanes = state.lanes;
-        Ok(Self {
-            identity,
-            start,
+        let (origin, cluster) = ((state.epoch, segments.clone()), state.cluster.clone());
+        let position = Position {
+            lanes: state.lanes,
             epoch: state.epoch,
             generation: state.generation.saturating_add(1),
-            origin: (state.epoch, segments.clone()),
             segments,
             left_out: state.left_out.clone(),
-            just_loaded: true,
-            cluster: state.cluster.clone(),
-        })
+        };
+        Ok(Self { identity, start, position, origin, just_loaded: true, cluster })
     }
 }
 
