@@ -1,5 +1,7 @@
 //! Interleaving of the splits of a group in turns. Source: docs/ORDER.md, section 4, Interleave.
 
+use crate::lane::last_where;
+
 /// Lengths of the splits of one group, and the number of samples per turn.
 #[derive(Clone, Debug)]
 pub(crate) struct Turns {
@@ -76,16 +78,7 @@ impl Turns {
     /// Returns the last round that starts at or before `position`.
     fn round_at(&self, position: u64) -> u64 {
         let longest = self.lengths.iter().max().copied().unwrap_or(0);
-        let (mut round, mut beyond) = (0, longest / self.block_length + 1);
-        while beyond - round > 1 {
-            let middle = round + (beyond - round) / 2;
-            if self.before(middle) <= position {
-                round = middle;
-            } else {
-                beyond = middle;
-            }
-        }
-        round
+        last_where(0..longest / self.block_length + 1, |round| self.before(round) <= position)
     }
 
     /// Returns the number of samples in the rounds before `round`.

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 pub use part::{LaneBlock, Planned, Portion, SplitRun};
-pub(crate) use part::{LanePart, Part, PartInputs, PartOutputs, cut, part_of};
+pub(crate) use part::{LanePart, Part, PartInputs, PartOutputs, cut, last_where, part_of};
 
 use crate::PlanError;
 use crate::line::{Line, Sample, Shuffle};
@@ -26,7 +26,6 @@ pub struct Lane(LaneForm);
 enum LaneForm {
     /// Lane of a dataset, or a group of a dynamic job.
     Part(Part),
-    /// Lane of a mixture.
     Merged(Arc<MergedLane>),
 }
 
@@ -53,12 +52,10 @@ impl Lane {
         Self(LaneForm::Part(Part::of_group(line, shuffle, epoch, group, range)))
     }
 
-    /// Returns a lane of a mixture.
     pub(crate) fn merged(lane: MergedLane) -> Self {
         Self(LaneForm::Merged(Arc::new(lane)))
     }
 
-    /// Returns the number of samples of the lane.
     pub fn samples(&self) -> u64 {
         match &self.0 {
             LaneForm::Part(part) => part.samples(),

@@ -9,9 +9,7 @@ use crate::segment::{Segment, Steps};
 /// A position on a lane of the first segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LanePosition {
-    /// Lane number.
     pub lane: u64,
-    /// Output of the lane.
     pub output: u64,
 }
 
@@ -87,11 +85,7 @@ impl Layer {
         if segment.lanes == self.segment.lanes && matches!(self.segment.steps, Steps::All(_)) {
             return Self::new(segment, rests, Form::Continued);
         }
-        let mut starts = vec![0];
-        starts.extend(rests.iter().scan(0, |sum, rest| {
-            *sum += rest;
-            Some(*sum)
-        }));
+        let starts = sums(rests.iter().copied());
         let left = starts[rests.len()];
         let range = |lane| cut(left, segment.lanes, lane);
         let lengths = (0..segment.lanes).map(range).map(|r| r.end - r.start).collect();
@@ -280,4 +274,14 @@ pub(crate) fn taken_of(per_lane: u64, columns: &[Columns], end: u64) -> Vec<Rang
 pub(crate) fn entries_of(segment: &Segment, rank: u64, world_size: u64) -> Range<u64> {
     let width = segment.global_batch / world_size;
     rank * width..(rank + 1) * width
+}
+
+/// Returns the start of each part in a concatenation of these lengths, and the total.
+pub(crate) fn sums(lengths: impl Iterator<Item = u64>) -> Vec<u64> {
+    let mut starts = vec![0];
+    starts.extend(lengths.scan(0, |sum, length| {
+        *sum += length;
+        Some(*sum)
+    }));
+    starts
 }

@@ -11,7 +11,7 @@ use crate::PlanError;
 use crate::epoch::{EpochPlan, Sequence};
 use crate::interleave::{Turns, TurnsIter};
 use crate::lane::{LanePart, Part};
-use crate::layer::{Layer, columns, taken_of};
+use crate::layer::{Layer, columns, sums, taken_of};
 use crate::segment::{LeftOut, Steps};
 use crate::window::joined;
 
@@ -302,7 +302,6 @@ impl ShardRanks {
         }
     }
 
-    /// Returns the number of shards.
     pub fn shards(&self) -> usize {
         self.ranks.len()
     }
@@ -343,16 +342,6 @@ impl Rests {
         };
         left(first, items.start)..left(last, items.end)
     }
-}
-
-/// Returns the start of each part in a concatenation of these lengths, and the total.
-fn sums(lengths: impl Iterator<Item = u64>) -> Vec<u64> {
-    let mut starts = vec![0];
-    starts.extend(lengths.scan(0, |sum, length| {
-        *sum += length;
-        Some(*sum)
-    }));
-    starts
 }
 
 /// Returns the part that contains `item`.

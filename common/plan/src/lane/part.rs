@@ -23,6 +23,20 @@ pub(crate) fn part_of(items: u64, parts: u64, item: u64) -> u64 {
     if item < border { item / (small + 1) } else { longer + (item - border) / small.max(1) }
 }
 
+/// Returns the last number of a range for which `holds` is true: it is for the first number, and for
+/// none after the returned one.
+pub(crate) fn last_where(mut range: Range<u64>, holds: impl Fn(u64) -> bool) -> u64 {
+    while range.end - range.start > 1 {
+        let middle = range.start + (range.end - range.start) / 2;
+        if holds(middle) {
+            range.start = middle;
+        } else {
+            range.end = middle;
+        }
+    }
+    range.start
+}
+
 /// Source of a sample, and the epoch of this source in which it is delivered.
 ///
 /// Outside of mixtures both numbers are 0: there is one source, whose epoch is that of the job.
@@ -30,7 +44,6 @@ pub(crate) fn part_of(items: u64, parts: u64, item: u64) -> u64 {
 pub struct Portion {
     /// Number of the source among those of the stage, ordered by name.
     pub source: u32,
-    /// Source epoch.
     pub epoch: u64,
 }
 
@@ -71,7 +84,6 @@ pub(crate) struct LanePart {
 /// Consecutive outputs of a lane and their sources.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LaneBlock {
-    /// Outputs of the block.
     pub outputs: Range<u64>,
     /// Inputs that they need: at most two shuffle windows, in a mixture three and 1,024 inputs. Later
     /// blocks need no input before them.
@@ -181,7 +193,6 @@ impl Part {
         self.range.end < self.line.start(last + 1) || self.line.second_stretch() == Some(last)
     }
 
-    /// Returns the number of samples of the part.
     pub(crate) fn samples(&self) -> u64 {
         self.range.end - self.range.start
     }

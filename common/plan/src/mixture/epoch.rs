@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::stage::{SourceStart, StageSource};
 use super::{MergedLane, Mixture, MixtureError, Source, mixture_digest};
-use crate::lane::{Part, Portion, SplitRun};
+use crate::lane::{Part, Portion, SplitRun, last_where};
 use crate::line::{Line, Sample, Shuffle};
 use crate::{PlanError, check_epoch};
 
@@ -36,7 +36,6 @@ pub(super) struct SourceRange {
     /// Key and parameters of the source's order.
     shuffle: Shuffle,
     mixture_epoch: u64,
-    /// First source epoch.
     first: u64,
     /// Samples of the first source epoch before the range.
     skipped: u64,
@@ -130,17 +129,14 @@ impl MixtureEpoch {
         })
     }
 
-    /// Returns the number of the mixture epoch.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Returns the number of samples of the epoch.
     pub fn samples(&self) -> u64 {
         self.samples
     }
 
-    /// Returns the parameters of the job.
     pub fn shuffle(&self) -> &Shuffle {
         &self.shuffle
     }
@@ -156,7 +152,6 @@ impl MixtureEpoch {
         self.ranges.iter().map(|range| range.rest_dropped)
     }
 
-    /// Iterates over the sources, ordered by name.
     pub fn sources(&self) -> impl ExactSizeIterator<Item = &Arc<Source>> {
         self.ranges.iter().map(|range| &range.source)
     }
@@ -177,12 +172,10 @@ impl MixtureEpoch {
         SplitRun { portion, split: line.place(at), first: line.sample(at), samples: 1 }
     }
 
-    /// Returns the number of shards of all sources.
     pub(crate) fn shards_total(&self) -> usize {
         self.ranges.last().map_or(0, |last| last.first_shard + last.source.counts().len())
     }
 
-    /// Returns a lane of `lanes`.
     pub(crate) fn lane(self: &Arc<Self>, lanes: u64, index: u64) -> MergedLane {
         MergedLane::new(Arc::clone(self), lanes, index)
     }
@@ -223,7 +216,6 @@ impl MixtureEpoch {
         &self.ranges
     }
 
-    /// Returns the division of each range.
     pub(super) fn divisions(&self, lanes: u64) -> Vec<Division> {
         let mut next_lane = 0;
         let division = |range: &SourceRange| {
@@ -336,16 +328,8 @@ impl SourceRange {
 
     /// Returns the lane that gets the sample at an offset of a portion.
     fn lane_of(&self, portion: u64, offset: u64, division: Division) -> u64 {
-        let (mut lane, mut beyond) = (0, division.lanes);
-        while beyond - lane > 1 {
-            let middle = lane + (beyond - lane) / 2;
-            if self.before_lane(portion, division, middle) <= offset {
-                lane = middle;
-            } else {
-                beyond = middle;
-            }
-        }
-        lane
+        let is_before = |lane| self.before_lane(portion, division, lane) <= offset;
+        last_where(0..division.lanes, is_before)
     }
 
     /// Returns the samples of a portion that a lane gets.

@@ -9,7 +9,9 @@ use super::MixtureEpoch;
 use super::epoch::{Division, SourceRange};
 use super::merge::{Labels, Merge};
 use crate::PlanError;
-use crate::lane::{LaneBlock, LanePart, Part, PartInputs, PartOutputs, Planned, Portion, SplitRun};
+use crate::lane::{
+    LaneBlock, LanePart, Part, PartInputs, PartOutputs, Planned, Portion, SplitRun, last_where,
+};
 use crate::line::Sample;
 use crate::random::{Draws, stream_key};
 use crate::window::{Permutations, joined};
@@ -172,16 +174,9 @@ impl MergedLane {
     /// Returns the part of a queue that contains a position, and its positions.
     fn part_at(&self, source: usize, position: u64) -> (Range<u64>, Part) {
         let (range, division) = (&self.epoch.ranges()[source], self.divisions[source]);
-        let (mut portion, mut beyond) = (0, range.portions());
-        while beyond - portion > 1 {
-            let middle = portion + (beyond - portion) / 2;
-            if range.queue_start(middle, division, self.lane) <= position {
-                portion = middle;
-            } else {
-                beyond = middle;
-            }
-        }
-        let start = range.queue_start(portion, division, self.lane);
+        let start = |portion| range.queue_start(portion, division, self.lane);
+        let portion = last_where(0..range.portions(), |portion| start(portion) <= position);
+        let start = start(portion);
         let part = range.part(portion, division, self.lane);
         (start..start + part.samples(), part)
     }
