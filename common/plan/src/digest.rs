@@ -28,12 +28,10 @@ pub struct DigestParseError {
 }
 
 impl Digest {
-    /// Returns the digest with these bytes.
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// Returns the SHA-256 of the concatenated parts.
     pub fn of_parts<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let mut hash = Sha256::new();
         for part in parts {
@@ -42,7 +40,6 @@ impl Digest {
         Self(hash.finalize().into())
     }
 
-    /// Returns the 32 bytes.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }

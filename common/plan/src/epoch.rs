@@ -46,7 +46,6 @@ pub struct Slot {
     pub entry: u64,
     /// Lane of the step's segment to which it belongs.
     pub lane: u64,
-    /// Source of its sample.
     pub source: SlotSource,
 }
 
@@ -56,10 +55,7 @@ pub enum SlotSource {
     /// Next sample of a lane.
     Lane(LanePosition),
     /// Padding: the sample at this position of the epoch sequence, marked not valid.
-    Padding {
-        /// Position in the epoch sequence.
-        position: u64,
-    },
+    Padding { position: u64 },
 }
 
 /// Adjacent entries with adjacent samples of one lane, or a single padded entry.
@@ -67,14 +63,12 @@ pub enum SlotSource {
 pub struct SlotRun {
     /// First of the entries.
     pub first: Slot,
-    /// Number of entries.
     pub slots: u64,
 }
 
 /// Position at which a sample is delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placed {
-    /// Step of the epoch.
     pub step: u64,
     /// Index in the global batch.
     pub entry: u64,
@@ -160,7 +154,6 @@ impl EpochPlan {
         Ok(plan)
     }
 
-    /// Returns the epoch.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -170,12 +163,10 @@ impl EpochPlan {
         self.world_size
     }
 
-    /// Returns the job's shuffle parameters.
     pub fn shuffle(&self) -> &Shuffle {
         &self.shuffle
     }
 
-    /// Returns the number of samples of the epoch.
     pub fn samples(&self) -> u64 {
         match &self.sequence {
             Sequence::Dataset(line) => line.samples(),

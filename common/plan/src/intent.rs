@@ -26,14 +26,11 @@ pub enum Intent {
     Move {
         /// Generation that it leaves.
         from: u64,
-        /// Target epoch.
         epoch: u64,
-        /// Segments of that epoch.
         segments: Vec<Segment>,
     },
     /// The same loader continues in its generation, by another worker or after an interruption.
     Reconnect {
-        /// Generation of the loader.
         generation: u64,
         /// Epoch of the first step that it has not consumed.
         epoch: u64,

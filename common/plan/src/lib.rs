@@ -6,7 +6,6 @@
 //!
 //! Start at [`EpochPlan`]; `docs/ORDER.md` specifies what it computes.
 #![forbid(unsafe_code)]
-#![warn(missing_docs)]
 
 mod digest;
 mod random;
@@ -91,19 +90,10 @@ pub fn check_epoch(epoch: u64) -> Result<(), PlanError> {
 /// Reason why an order cannot be computed. A rejected call changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// The dataset has no shards, or all are empty.
     #[error("the dataset has no records: {shards} shards, all empty")]
-    NoSamples {
-        /// Number of shards of the dataset.
-        shards: usize,
-    },
-    /// The dataset has more than [`SAMPLES_MAX`] samples.
+    NoSamples { shards: usize },
     #[error("the record counts of the {shards} shards add up to more than 2**63 - 1")]
-    TooManySamples {
-        /// Number of shards of the dataset.
-        shards: usize,
-    },
-    /// The job has another order version than [`ORDER_VERSION`].
+    TooManySamples { shards: usize },
     #[error(
         "the job has order version {found}, this shardfeed computes order version {ORDER_VERSION}, \
          which is another order; {}", if *found < ORDER_VERSION {
@@ -113,33 +103,21 @@ pub enum PlanError {
              "upgrade shardfeed to the version that registered the job"
          }
     )]
-    OtherOrderVersion {
-        /// Order version of the job.
-        found: u32,
-    },
-    /// A parameter is zero but must be positive.
+    OtherOrderVersion { found: u32 },
     #[error("`{name}` must be at least 1")]
     Zero {
         /// User-visible name of the parameter.
         name: &'static str,
     },
-    /// A parameter exceeds its maximum.
     #[error("`{name}` is {value}, but may be at most {most}")]
     TooLarge {
         /// User-visible name of the parameter.
         name: &'static str,
-        /// Value of the parameter.
         value: u64,
-        /// Maximum of the parameter.
         most: u64,
     },
-    /// The epoch is not below [`EPOCHS`].
     #[error("epoch must be at least 0 and below 2**48, not {epoch}")]
-    NoSuchEpoch {
-        /// Requested epoch.
-        epoch: u64,
-    },
-    /// The number of lanes does not divide the global batch.
+    NoSuchEpoch { epoch: u64 },
     #[error(
         "lanes={lanes} does not divide the global batch of {global_batch} (batch_size {batch_size} \
          x world_size {world_size}); use batch_size={} or {}, or one of lanes={}",
@@ -150,70 +128,37 @@ pub enum PlanError {
         lanes: u64,
         /// batch_size x world_size.
         global_batch: u64,
-        /// Samples per rank and step.
         batch_size: u64,
-        /// Data-parallel ranks.
         world_size: u64,
         /// Nearest valid batch sizes below (or the smallest) and above.
         batch_sizes: (u64, u64),
-        /// Nearest valid lane counts.
         lane_counts: Vec<u64>,
     },
-    /// The number of ranks does not divide the global batch.
     #[error("world_size={world_size} does not divide the global batch of {global_batch}")]
     WorldDoesNotDivide {
-        /// Data-parallel ranks.
         world_size: u64,
         /// Samples per step of all ranks.
         global_batch: u64,
     },
-    /// The number of cursors differs from the number of ranks.
     #[error("{cursors} cursors were given for {world_size} ranks; give one for each rank")]
-    CursorsDoNotFit {
-        /// Number of cursors.
-        cursors: u64,
-        /// Data-parallel ranks.
-        world_size: u64,
-    },
-    /// The rank is not below the world size.
+    CursorsDoNotFit { cursors: u64, world_size: u64 },
     #[error("rank={rank} is not in 0..{world_size}: ranks count from 0 to world_size - 1")]
-    RankOutOfRange {
-        /// Requested rank.
-        rank: u64,
-        /// Data-parallel ranks.
-        world_size: u64,
-    },
-    /// One epoch has more changes of lanes or global batch than a state can hold.
+    RankOutOfRange { rank: u64, world_size: u64 },
     #[error(
         "lanes or the global batch changed more than {SEGMENTS_MAX} times in this epoch; keep the \
          global batch, or start the next epoch with set_epoch()"
     )]
     TooManySegments,
-    /// A segment has more steps than the epoch.
     #[error(
         "the position is beyond the epoch: {steps} steps were taken with lanes={lanes} and a global \
          batch of {global_batch}, but only {steps_max} exist; it belongs to another dataset or job"
     )]
-    BeyondEnd {
-        /// Lanes of the segment.
-        lanes: u64,
-        /// Global batch of the segment.
-        global_batch: u64,
-        /// Steps that the segment claims.
-        steps: u64,
-        /// Steps that the segment has.
-        steps_max: u64,
-    },
-    /// A dynamic job requires `tail="uneven"`.
+    BeyondEnd { lanes: u64, global_batch: u64, steps: u64, steps_max: u64 },
     #[error(
         "mode=\"dynamic\" has tail=\"uneven\" only: with equal steps no rank could take another's work; \
          pass tail=\"uneven\", or mode=\"deterministic\" for tail=\"{tail}\""
     )]
-    DynamicTail {
-        /// Requested tail.
-        tail: Tail,
-    },
-    /// Ranks are at different steps, but the tail is not `uneven`.
+    DynamicTail { tail: Tail },
     #[error("only tail=\"uneven\" lets ranks stop at different steps")]
     UnevenSteps,
     /// A shuffle block has more samples than a permutation can hold.
@@ -221,21 +166,9 @@ pub enum PlanError {
         "a shuffle block of {samples} samples is too large; use shuffle_window <= {}",
         u32::MAX
     )]
-    WindowTooLarge {
-        /// Number of samples of the block.
-        samples: u64,
-    },
-    /// The epoch, or this rank's part of it, does not have the step.
+    WindowTooLarge { samples: u64 },
     #[error("epoch {epoch} has {steps} steps for this rank; there is no step {step}")]
-    NoSuchStep {
-        /// Epoch of the step.
-        epoch: u64,
-        /// Requested step.
-        step: u64,
-        /// Number of steps.
-        steps: u64,
-    },
-    /// A mixture epoch does not have this sample, at least not in this source epoch.
+    NoSuchStep { epoch: u64, step: u64, steps: u64 },
     #[error(
         "mixture epoch {epoch} has no sample {ordinal} of shard {shard} of source epoch \
          {source_epoch} of its source {source_number}"
@@ -243,26 +176,16 @@ pub enum PlanError {
     NotInEpoch {
         /// Number of the source in the stage.
         source_number: u32,
-        /// Source epoch.
         source_epoch: u64,
-        /// Ordinal of the shard.
         shard: u32,
-        /// Ordinal in the shard.
         ordinal: u64,
-        /// Mixture epoch.
         epoch: u64,
     },
     /// A mixture is invalid, or does not have an epoch.
     #[error(transparent)]
     Mixture(Box<MixtureError>),
-    /// The dataset does not have this shard or ordinal.
     #[error("shard {shard} has no sample {ordinal}")]
-    NoSuchSample {
-        /// Ordinal of the shard.
-        shard: u32,
-        /// Ordinal in the shard.
-        ordinal: u64,
-    },
+    NoSuchSample { shard: u32, ordinal: u64 },
 }
 
 impl From<MixtureError> for PlanError {

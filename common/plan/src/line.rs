@@ -12,9 +12,7 @@ use crate::random::{Draws, stream_key};
 /// Identity of a sample: the ordinal of its shard in manifest order and its ordinal in the shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Sample {
-    /// Ordinal of the shard.
     pub shard: u32,
-    /// Ordinal in the shard.
     pub ordinal: u64,
 }
 
@@ -145,7 +143,6 @@ impl Line {
         self.starts.push(samples);
     }
 
-    /// Returns the number of samples of the sequence.
     pub fn samples(&self) -> u64 {
         self.starts[self.shards.len()]
     }

@@ -37,18 +37,10 @@ pub struct Manifest {
 /// Reason why a list of shards is not a dataset.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ManifestError {
-    /// A path occurs twice in the list.
     #[error("`{path}` is listed twice; a file is read once an epoch, so name it once")]
-    ListedTwice {
-        /// Path of the file.
-        path: String,
-    },
-    /// There are more shards than an ordinal can count.
+    ListedTwice { path: String },
     #[error("a dataset has at most {} shards, not {shards}", u32::MAX)]
-    TooManyShards {
-        /// Number of shards in the list.
-        shards: usize,
-    },
+    TooManyShards { shards: usize },
 }
 
 impl Manifest {
@@ -83,12 +75,10 @@ impl Manifest {
         &self.shards
     }
 
-    /// Returns the content digest of the dataset.
     pub fn digest(&self) -> ContentDigest {
         self.digest
     }
 
-    /// Returns the number of records of all shards.
     pub fn records(&self) -> u64 {
         self.shards.iter().fold(0, |sum, shard| sum.saturating_add(shard.records))
     }

@@ -33,84 +33,46 @@ pub enum MixtureError {
          control characters, other than \"-\"",
         stage::NAME_BYTES_MAX
     )]
-    Name {
-        /// Rejected name.
-        name: String,
-    },
-    /// Two sources of a stage have the same name.
+    Name { name: String },
     #[error("two sources of the mixture have the name `{name}`; give each another name")]
-    SameName {
-        /// Name of both.
-        name: String,
-    },
-    /// A source has no samples.
+    SameName { name: String },
     #[error("source `{name}` has no samples in {shards} shards; remove it from the mixture")]
-    Empty {
-        /// Name of the source.
-        name: String,
-        /// Number of its shards.
-        shards: usize,
-    },
-    /// A source has more samples or shards than an order can have.
+    Empty { name: String, shards: usize },
     #[error("source `{name}` has more than 2**63 - 1 samples or 2**32 - 1 shards")]
-    SourceTooLarge {
-        /// Name of the source.
-        name: String,
-    },
-    /// A stage has no sources, or too many.
+    SourceTooLarge { name: String },
     #[error("a mixture has 1 to {SOURCES_MAX} sources, not {sources}")]
-    Sources {
-        /// Number of sources.
-        sources: usize,
-    },
-    /// A weight is not a positive decimal.
+    Sources { sources: usize },
     #[error(
         "the weight of source `{name}` is {weight:?}; use a positive decimal number of at most 40 \
          characters, such as 0.25 (to leave a source out, remove it)"
     )]
-    Weight {
-        /// Name of the source.
-        name: String,
-        /// Rejected weight.
-        weight: String,
-    },
+    Weight { name: String, weight: String },
     /// The weights need more digits than the computation has.
     #[error(
         "the weights differ by too many digits: as integers in proportion their sum must be below \
          2**126; round them to fewer digits"
     )]
     WeightDigits,
-    /// A source has no sample in a mixture epoch of this length.
     #[error(
         "a mixture epoch of {samples} samples has none of source `{name}`, whose weight is too small \
          for it; use an epoch of at least {samples_min} samples"
     )]
     NoSampleOf {
-        /// Name of the source.
         name: String,
         /// Requested length of the mixture epoch.
         samples: u64,
         /// Length from which on every source has a sample.
         samples_min: u128,
     },
-    /// A mixture epoch is empty or too long.
     #[error("a mixture epoch has 1 to {SAMPLES_MAX} samples, not {samples}")]
-    Length {
-        /// Number of samples.
-        samples: u128,
-    },
-    /// In proportion to one source, a mixture epoch would be too long.
+    Length { samples: u128 },
     #[error(
         "in proportion to the source that ends first or last, a mixture epoch would have more than \
          2**63 - 1 samples; pass its length as a number"
     )]
     TooLong,
-    /// There are no stages, or too many.
     #[error("a mixture has 1 to {STAGES_MAX} stages, not {stages}")]
-    Stages {
-        /// Number of stages.
-        stages: usize,
-    },
+    Stages { stages: usize },
     /// The stages do not follow each other from epoch 0.
     #[error(
         "stage {stage} begins at epoch {epoch}: the first stage begins at epoch 0, each other one \
@@ -128,9 +90,7 @@ pub enum MixtureError {
          source", .found.map_or(String::new(), |found| format!(", not {found}"))
     )]
     OtherSource {
-        /// Requested epoch.
         epoch: u64,
-        /// Name of the source.
         name: String,
         /// Order digest of its version in the stage.
         digest: Digest,
@@ -147,28 +107,14 @@ pub enum MixtureError {
         /// Number of versions, and of sources in each stage.
         entries: usize,
     },
-    /// A stage names a version that the mixture does not have.
     #[error(
         "a stage of the mixture names version {version} of its sources, which it does not have"
     )]
-    NoVersion {
-        /// Index of the version.
-        version: u32,
-    },
-    /// A version is in no stage.
+    NoVersion { version: u32 },
     #[error("version {version} of the sources of the mixture is in no stage; leave it out")]
-    NoStage {
-        /// Index of the version.
-        version: u32,
-    },
-    /// A source was repeated more often than epochs can be counted.
+    NoStage { version: u32 },
     #[error("epoch {epoch} repeats source `{name}` more than 2**64 times")]
-    SourceEpochs {
-        /// Requested epoch.
-        epoch: u64,
-        /// Name of the source.
-        name: String,
-    },
+    SourceEpochs { epoch: u64, name: String },
     /// A parameter of the order is invalid.
     #[error(transparent)]
     Plan(#[from] PlanError),

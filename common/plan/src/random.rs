@@ -55,7 +55,6 @@ impl Draws {
         Self { key: halves(key), stream: halves(stream), invocation: 0, second: None }
     }
 
-    /// Returns the next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         if let Some(second) = self.second.take() {
             return second;

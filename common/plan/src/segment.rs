@@ -127,7 +127,6 @@ impl LeftOut {
         &self.0
     }
 
-    /// True if no step is left out.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -144,7 +143,6 @@ impl LeftOut {
             && self.0.windows(2).all(|pair| pair[0].1 < pair[1].0)
     }
 
-    /// True if a step is left out.
     pub fn contains(&self, step: u64) -> bool {
         self.0.iter().any(|(first, end)| (*first..*end).contains(&step))
     }

@@ -18,15 +18,12 @@ pub struct LoaderState {
     /// [`STATE_FORMAT`]; its field name distinguishes a state from other JSON.
     #[serde(rename = "shardfeed_state")]
     pub format: u64,
-    /// Version of the order.
     pub order: u32,
-    /// Digest of the job's identity.
     pub job: JobDigest,
     /// [`JobIdentity::field_checks`].
     pub checks: String,
     /// Lanes of the job's first segment, as in its identity.
     pub lanes: u64,
-    /// Epoch of the position.
     pub epoch: u64,
     /// Generation that made the state; a start from it is the next one.
     pub generation: u64,
@@ -52,13 +49,11 @@ pub struct LoaderState {
 /// Reason why a state was rejected. A rejected state changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StateError {
-    /// The text is not a complete state.
     #[error("this is not a whole shardfeed state: {reason}; pass the result of state_dict()")]
     NotAState {
         /// Missing or invalid part.
         reason: String,
     },
-    /// A later version of shardfeed wrote the state.
     #[error(
         "the state has {what} {found}, this shardfeed knows up to {known}; upgrade shardfeed to \
          the version that wrote it"
@@ -66,25 +61,16 @@ pub enum StateError {
     Later {
         /// Either `format` or `order version`.
         what: &'static str,
-        /// Version in the state.
         found: u64,
-        /// Version of this software.
         known: u64,
     },
-    /// A release with another order wrote the state.
     #[error(
         "the state has order version {found}, this shardfeed computes order version \
          {ORDER_VERSION}, which is another order; finish epoch {epoch} with the release that wrote \
          the state, or start without a state and call set_epoch({epoch}) to deliver epoch {epoch} \
          from its beginning"
     )]
-    Earlier {
-        /// Order version in the state.
-        found: u32,
-        /// Epoch of the state.
-        epoch: u64,
-    },
-    /// The state belongs to a job with another identity.
+    Earlier { found: u32, epoch: u64 },
     #[error(
         "the state belongs to another job: {}; create the loader as the one that made the state, \
          or start over without a state",
@@ -94,17 +80,12 @@ pub enum StateError {
         /// Fields of the identity that differ: left in the state, right in this loader.
         fields: Vec<Difference>,
     },
-    /// The state belongs to a dynamic job with equal steps.
     #[error(
         "the state is of a job with mode=\"dynamic\" and tail=\"{tail}\", but mode=\"dynamic\" has \
          tail=\"uneven\" only; start over without a state, with tail=\"uneven\", or with \
          mode=\"deterministic\" for tail=\"{tail}\""
     )]
-    DynamicTail {
-        /// Tail of the job.
-        tail: Tail,
-    },
-    /// The state belongs to a mixture with other stages.
+    DynamicTail { tail: Tail },
     #[error(
         "the state belongs to a mixture whose stages until epoch {epoch} have the digest {left}, and \
          those here have {right}: another source, weight, length, number of records or operator; give the \
@@ -112,7 +93,6 @@ pub enum StateError {
          over without a state"
     )]
     OtherStages {
-        /// Epoch of the state.
         epoch: u64,
         /// Digest in the state.
         left: String,
@@ -163,7 +143,6 @@ impl LoaderState {
         }
     }
 
-    /// Returns the state as JSON.
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).expect("a state is plain data")
     }

@@ -54,7 +54,6 @@ impl Window {
         }
     }
 
-    /// Returns the outputs of a block.
     pub(crate) fn outputs(&self, block: u64) -> Range<u64> {
         match self.mode {
             WindowMode::Plain | WindowMode::Whole { .. } => self.inputs_block(block),

@@ -11,7 +11,6 @@ pub enum TableError {
     /// The file is not a table, or a table of another version.
     #[error("{file}: {what}")]
     NotATable { file: String, what: String },
-    /// The file's length, in bytes, differs from the length in its header.
     #[error(
         "{file}: has {found} bytes, but its header says {expected}: it was cut off, or is still being \
          written; copy it again"

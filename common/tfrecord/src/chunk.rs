@@ -50,7 +50,6 @@ pub struct Chunk {
 pub struct RecordSpan {
     /// Start of the data in the chunk's bytes.
     pub start: usize,
-    /// Bytes of data.
     pub len: usize,
     /// Offset of the record's header in the uncompressed stream.
     pub offset: u64,
@@ -61,12 +60,10 @@ impl Chunk {
     ///
     /// # Panics
     /// If `index` is not below `records.len()`.
-    #[must_use]
     pub fn data(&self, index: usize) -> &[u8] {
         self.records[index].of(&self.bytes)
     }
 
-    /// Iterates over the data of all records, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         self.records.iter().map(|span| span.of(&self.bytes))
     }
@@ -77,7 +74,6 @@ impl RecordSpan {
     ///
     /// # Panics
     /// If `bytes` are shorter than the chunk's.
-    #[must_use]
     pub fn of<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
         &bytes[self.start..self.start + self.len]
     }

@@ -44,7 +44,6 @@ pub enum CompressionChoice {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown compression {name:?}; use one of none, gzip, zlib{}", if *.auto { ", auto" } else { "" })]
 pub struct UnknownCompression {
-    /// Name that was given.
     pub name: String,
     /// True if `auto` would have been valid.
     pub auto: bool,
@@ -105,7 +104,6 @@ impl FromStr for CompressionChoice {
 /// A valid length checksum means a plain TFRecord file, even if the bytes also match another
 /// format. A file without it and without the magic bytes of gzip or zlib counts as plain too, so
 /// that the error is about the framing.
-#[must_use]
 pub fn detect(first: &[u8]) -> Compression {
     if first.first_chunk::<HEADER_BYTES>().is_some_and(|header| decode_header(header).is_ok()) {
         return Compression::None;
@@ -130,9 +128,7 @@ fn is_zlib_header(method: u8, flags: u8) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot decompress the {scheme} stream: {message}")]
 pub struct DecompressError {
-    /// Compression scheme in use.
     pub scheme: Compression,
-    /// Description of the error.
     pub message: String,
 }
 
@@ -177,7 +173,6 @@ impl<R: Read> Decoder<R> {
     }
 
     /// Returns the compression in use, as given or detected.
-    #[must_use]
     pub fn compression(&self) -> Compression {
         self.compression
     }

@@ -17,7 +17,6 @@ pub struct ReadError {
     pub offset: u64,
     /// Ordinal of the record in the file, from 0.
     pub ordinal: u64,
-    /// Kind of the error.
     pub kind: ReadErrorKind,
 }
 
@@ -51,20 +50,14 @@ pub enum ReadErrorKind {
          computed {computed:#010x})"
     )]
     DataCrc {
-        /// Bytes of data.
         length: u64,
         /// Masked CRC found after the data.
         stored: u32,
         /// Masked CRC of the data.
         computed: u32,
     },
-    /// The file ends inside a header.
     #[error("truncated: the file ends {missing} bytes before the end of a record's 12-byte header")]
-    TruncatedHeader {
-        /// Missing bytes of the header.
-        missing: u64,
-    },
-    /// The file ends inside a record.
+    TruncatedHeader { missing: u64 },
     #[error(
         "truncated: the record has {length} bytes and a 4-byte checksum, the file ends after \
          {available} of them"
@@ -83,7 +76,6 @@ pub enum ReadErrorKind {
         /// The reader's `record_bytes_max`.
         limit: u64,
     },
-    /// The compressed stream is damaged, truncated, or followed by other data.
     #[error("cannot decompress the {scheme} stream: {message}")]
     Decompress {
         /// Compression scheme that was given or detected.
@@ -91,17 +83,14 @@ pub enum ReadErrorKind {
         /// Message of the decompressor.
         message: String,
     },
-    /// The file cannot be opened.
     #[error("cannot open: {0}")]
     Open(io::Error),
-    /// The operating system or the source failed.
     #[error("cannot read: {0}")]
     Io(io::Error),
 }
 
 impl ReadError {
     /// Returns the remedy, as one sentence.
-    #[must_use]
     pub fn hint(&self) -> &'static str {
         match &self.kind {
             ReadErrorKind::NotATfrecord { .. } => {
@@ -135,7 +124,6 @@ impl ReadError {
     }
 
     /// Returns true if reading failed, false if the data is invalid.
-    #[must_use]
     pub fn is_io(&self) -> bool {
         matches!(self.kind, ReadErrorKind::Open(_) | ReadErrorKind::Io(_))
     }

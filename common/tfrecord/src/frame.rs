@@ -41,7 +41,6 @@ pub struct DataCrcMismatch {
 ///
 /// The mask rotates right by 15 bits and adds a constant, so that checksums of data that contains
 /// checksums remain effective.
-#[must_use]
 pub fn masked_crc32c(bytes: &[u8]) -> u32 {
     mask(crc_fast::crc32_iscsi(bytes))
 }
@@ -52,7 +51,6 @@ pub(crate) fn mask(crc: u32) -> u32 {
 }
 
 /// Encodes the header of a record with `length` bytes of data.
-#[must_use]
 pub fn encode_header(length: u64) -> [u8; HEADER_BYTES] {
     let length = length.to_le_bytes();
     let mut header = [0; HEADER_BYTES];
@@ -62,7 +60,6 @@ pub fn encode_header(length: u64) -> [u8; HEADER_BYTES] {
 }
 
 /// Encodes the footer of a record that holds `data`.
-#[must_use]
 pub fn encode_footer(data: &[u8]) -> [u8; FOOTER_BYTES] {
     masked_crc32c(data).to_le_bytes()
 }

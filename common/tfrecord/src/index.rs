@@ -57,9 +57,7 @@ impl Default for IndexOptions {
 /// Result of one pass over a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShardIndex {
-    /// Compression of the file.
     pub compression: Compression,
-    /// Number of records.
     pub records: u64,
     /// Bytes of data of all records, without framing.
     pub data_bytes: u64,
@@ -85,7 +83,6 @@ pub struct ShardIndex {
 /// Start of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
-    /// Ordinal of the record in the file.
     pub ordinal: u64,
     /// Offset of its header in the uncompressed stream.
     pub offset: u64,
@@ -98,7 +95,6 @@ pub struct Break {
     pub ordinal: u64,
     /// Offset of its header, actual or expected, in the uncompressed stream.
     pub offset: u64,
-    /// Text of the error.
     pub message: String,
 }
 

@@ -26,7 +26,6 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![deny(unsafe_code)]
-#![warn(missing_docs)]
 
 mod error;
 mod frame;

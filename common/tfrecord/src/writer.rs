@@ -86,13 +86,11 @@ impl<W: Write> RecordWriter<W> {
     }
 
     /// Returns the number of records written so far.
-    #[must_use]
     pub fn records(&self) -> u64 {
         self.records
     }
 
     /// Returns the bytes of the uncompressed stream written so far, framing included.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -153,13 +151,11 @@ impl FileRecordWriter {
     }
 
     /// Returns the number of records written so far.
-    #[must_use]
     pub fn records(&self) -> u64 {
         self.writer.records()
     }
 
     /// Returns the bytes of the uncompressed stream written so far, framing included.
-    #[must_use]
     pub fn bytes(&self) -> u64 {
         self.writer.bytes()
     }

@@ -43,7 +43,6 @@ pub enum DeviceError {
         /// Value of that variable, or that it is not set.
         visible: String,
     },
-    /// A driver call failed.
     #[error("{call}: the NVIDIA driver says {name} ({code}){hint}")]
     Call {
         /// Name of the function.
@@ -60,7 +59,6 @@ pub enum DeviceError {
     Forked,
     #[error("the loader was closed, and with it the thread that copies to the device")]
     Ended,
-    /// The device's thread has not answered for a long time.
     #[error(
         "the thread that copies to the device has not answered for {seconds} s: it waits for the NVIDIA \
          driver; look at dmesg and nvidia-smi, and start the process again"
@@ -71,7 +69,6 @@ pub enum DeviceError {
     },
     #[error("cannot start the thread that copies to the device: {0}")]
     Thread(String),
-    /// A batch was requested within the capture of a CUDA graph.
     #[error(
         "the stream that batches are copied on is part of the capture of a CUDA graph: take \
          batches before the capture or after it, as memory captured now is read again at every \

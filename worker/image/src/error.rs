@@ -19,7 +19,6 @@ pub enum ImageError {
         len: usize,
         what: String,
     },
-    /// The kind of file is not supported by the decoder.
     #[error("{format} of a kind that is not supported: {what}")]
     Unsupported {
         /// JPEG or PNG.
@@ -28,7 +27,6 @@ pub enum ImageError {
     },
     #[error("{}x{} pixels, more than the {pixels_max} that an image may have", .size.height, .size.width)]
     TooLarge { size: Size, pixels_max: usize },
-    /// The image has 8 bits per sample, and 16 were requested.
     #[error("a JPEG has 8 bits a sample; decode it to uint8")]
     Depth,
 }

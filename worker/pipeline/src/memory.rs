@@ -103,7 +103,6 @@ pub enum MemoryError {
         window_fits: Option<u64>,
         budget_fits: u64,
     },
-    /// Rows of balanced steps do not fit, and shards cannot be read out of order.
     #[error(
         "the rows of balanced steps and the shuffle windows of {lanes} lane(s) need about {need_bytes} \
          bytes, memory_budget has {have_bytes} left for them, and {shards} cannot be read out of \

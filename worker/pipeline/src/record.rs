@@ -101,13 +101,11 @@ pub enum RowFault {
         /// Names of the features that the record contains.
         holds: Vec<String>,
     },
-    /// Columns of which each row is a sample have different numbers of rows.
     #[error(
         "column `{}` has {} rows and `{}` {}; unbatch takes columns with as many rows in each record",
         .columns[0], .rows[0], .columns[1], .rows[1]
     )]
     Rows { columns: Box<[String; 2]>, rows: [usize; 2] },
-    /// Columns that are packed have different numbers of tokens.
     #[error(
         "column `{}` has {} tokens and `{}` {}{}; pack takes columns with as many tokens in each \
          sequence", .columns[0], .tokens[0], .columns[1], .tokens[1], of_row(*.row)
@@ -118,7 +116,6 @@ pub enum RowFault {
         /// Row of the record; `None`: its rows are not taken one by one.
         row: Option<u32>,
     },
-    /// The record does not have the row that was counted in it.
     #[error("column `{column}` has {rows} rows, without row {row} that was counted")]
     NoRow { column: String, row: usize, rows: usize },
     #[error("the record has {rows} rows, and unbatch takes at most {most} of one record")]
@@ -127,7 +124,6 @@ pub enum RowFault {
         /// Maximum number of rows.
         most: usize,
     },
-    /// The value of the expression of balanced steps is no cost.
     #[error(
         "the cost `{expression}` is {value}; balance takes finite numbers that are not negative"
     )]

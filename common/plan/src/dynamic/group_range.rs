@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "(u64, u64, u64)", into = "(u64, u64, u64)")]
 pub struct GroupRange {
-    /// Number of the group.
     pub group: u64,
     /// First sample of the range.
     pub from: u64,
@@ -29,7 +28,6 @@ impl From<GroupRange> for (u64, u64, u64) {
 }
 
 impl GroupRange {
-    /// Returns the number of samples.
     pub fn samples(&self) -> u64 {
         self.to.saturating_sub(self.from)
     }
@@ -65,17 +63,14 @@ impl From<FreeRanges> for Vec<GroupRange> {
 }
 
 impl FreeRanges {
-    /// Returns the number of samples of all ranges.
     pub fn samples(&self) -> u64 {
         self.samples
     }
 
-    /// Returns the number of ranges.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Returns true if there are none.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }

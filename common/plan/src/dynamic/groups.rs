@@ -38,7 +38,6 @@ impl Groups {
         self.line.shards().len().div_ceil(self.size) as u64
     }
 
-    /// Returns the number of samples of all groups.
     pub fn samples(&self) -> u64 {
         self.line.samples()
     }
@@ -89,7 +88,6 @@ impl Groups {
         Ok(offset.map(|offset| (group, offset)))
     }
 
-    /// Returns the epoch.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }

@@ -25,7 +25,6 @@ pub struct RankList {
 /// A closed run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {
-    /// End position.
     end: u64,
     /// Step of the epoch that follows it.
     step: u64,
@@ -81,12 +80,10 @@ impl RankList {
         self.first_step
     }
 
-    /// Returns the number of samples.
     pub fn samples(&self) -> u64 {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// Returns the group ranges.
     pub fn pieces(&self) -> &[GroupRange] {
         &self.pieces
     }

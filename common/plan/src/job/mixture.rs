@@ -23,11 +23,8 @@ pub struct DatasetVersion {
     pub name: String,
     /// Name of the dataset in the cluster; empty in one process.
     pub dataset: String,
-    /// Content digest of the dataset.
     pub content: ContentDigest,
-    /// Order digest of the dataset.
     pub order_digest: OrderDigest,
-    /// Number of its samples.
     pub samples: u64,
     /// Digest of the record spec of its samples, if it is not that of the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -37,7 +34,6 @@ pub struct DatasetVersion {
 /// Samples that the mixture epochs of a stage have of each source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DatasetStage {
-    /// First mixture epoch.
     pub first_epoch: u64,
     /// Index of each version in [`JobMixture::versions`], and its samples of one mixture epoch.
     pub counts: Vec<(u32, u64)>,

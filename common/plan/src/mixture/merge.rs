@@ -56,12 +56,10 @@ impl Merge {
         self.total
     }
 
-    /// Returns the number of queues.
     pub(super) fn queues(&self) -> usize {
         self.lengths.len()
     }
 
-    /// Returns the length of a queue.
     pub(super) fn length(&self, queue: usize) -> u64 {
         self.lengths[queue]
     }

@@ -115,7 +115,6 @@ impl Source {
         Self { record_spec, ..self }
     }
 
-    /// Returns the name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -125,7 +124,6 @@ impl Source {
         &self.counts
     }
 
-    /// Returns the number of samples of all shards.
     pub fn samples(&self) -> u64 {
         self.samples
     }
@@ -268,7 +266,6 @@ impl Mixture {
         Ok(Self { stages, starts })
     }
 
-    /// Returns the stages.
     pub fn stages(&self) -> &[Stage] {
         &self.stages
     }

@@ -43,7 +43,6 @@ impl Lengths {
         }
     }
 
-    /// Returns the number of sequences.
     pub fn sequences(&self) -> u64 {
         match self {
             Self::Short(lengths) => lengths.len() as u64,
@@ -60,7 +59,6 @@ impl Lengths {
         }
     }
 
-    /// Iterates over the tokens of all sequences.
     pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
         (0..self.sequences()).filter_map(|sequence| self.get(sequence))
     }

@@ -42,7 +42,6 @@ pub struct PackSettings {
     pub append: bool,
     /// Treatment of sequences that are longer than a pack.
     pub long: LongSequences,
-    /// Packing method.
     pub method: PackMethod,
 }
 
@@ -76,7 +75,6 @@ pub enum PackError {
     /// A setting is zero or too large.
     #[error(transparent)]
     Setting(#[from] PlanError),
-    /// A sequence is longer than a pack, which is an error in this job.
     #[error(
         "sequence {sequence} of the shard has {tokens} tokens, which is more than length={length}; \
          pass long=\"split\", \"truncate\" or \"drop\", or a larger length"
@@ -86,29 +84,18 @@ pub enum PackError {
         sequence: u64,
         /// Its tokens, with the appended one.
         tokens: u64,
-        /// Tokens of a pack.
         length: u64,
     },
-    /// The shard has too many sequences, or these have too many parts or packs.
     #[error(
         "the {sequences} sequences of the shard, their parts of length={length} tokens, or its packs \
          are more than {PACKS_MAX}; use a larger length, or smaller shards"
     )]
-    TooMany {
-        /// Sequences of the shard.
-        sequences: u64,
-        /// Tokens of a pack.
-        length: u64,
-    },
-    /// The shard has too many windows.
+    TooMany { sequences: u64, length: u64 },
     #[error(
         "the shard has {windows} windows, which is more than {PACKS_MAX}; use a larger stride, or \
          smaller shards"
     )]
-    TooManyWindows {
-        /// Windows of the shard.
-        windows: u64,
-    },
+    TooManyWindows { windows: u64 },
 }
 
 /// Consecutive tokens of one sequence, in one pack.
@@ -217,7 +204,6 @@ impl Packing {
         }
     }
 
-    /// Returns the settings that determine the packs.
     pub fn settings(&self) -> &PackSettings {
         &self.settings
     }
@@ -256,7 +242,6 @@ impl Packing {
         (0..self.lengths.sequences()).map(|sequence| self.kept(sequence)).sum()
     }
 
-    /// Returns the number of blocks.
     pub fn blocks(&self) -> u64 {
         self.parts.div_ceil(self.settings.block)
     }

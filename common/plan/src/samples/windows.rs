@@ -62,7 +62,6 @@ impl WindowSettings {
         }
     }
 
-    /// Returns the number of windows of a group.
     fn windows(&self, sequences: u64) -> u64 {
         match self.partial {
             PartialWindows::Pad | PartialWindows::Keep => sequences.div_ceil(self.stride),
@@ -111,17 +110,14 @@ impl Windows {
         size_of::<Self>() + size_of_val(&self.groups[..])
     }
 
-    /// Returns the settings that determine the windows.
     pub fn settings(&self) -> &WindowSettings {
         &self.settings
     }
 
-    /// Returns the number of windows.
     pub fn windows(&self) -> u64 {
         self.groups[self.groups.len() - 1].1
     }
 
-    /// Returns the number of sequences.
     pub fn sequences(&self) -> u64 {
         self.groups[self.groups.len() - 1].0
     }
@@ -135,7 +131,6 @@ impl Windows {
         start..end.min(start + self.settings.size)
     }
 
-    /// Returns the number of blocks.
     pub fn blocks(&self) -> u64 {
         self.windows().div_ceil(self.block)
     }

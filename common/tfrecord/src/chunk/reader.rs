@@ -164,13 +164,11 @@ impl<R: Read> ChunkReader<R> {
     }
 
     /// Returns the ordinal of the record after those returned so far.
-    #[must_use]
     pub fn ordinal(&self) -> u64 {
         self.ordinal
     }
 
     /// Returns the offset of that record's header in the uncompressed stream.
-    #[must_use]
     pub fn offset(&self) -> u64 {
         self.offset
     }

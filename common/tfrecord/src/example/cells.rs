@@ -11,13 +11,9 @@ use super::spec::{DType, Feature, FeatureSpec, Partition, SpecError};
 #[non_exhaustive]
 pub enum Parts {
     /// A feature that consists of its values only.
-    One {
-        /// Cell of the values.
-        values: usize,
-    },
+    One { values: usize },
     /// [`Feature::Ragged`].
     Ragged {
-        /// Cell of the values.
         values: usize,
         /// Partitions, the innermost first, with the cells of those that are read from the record.
         partitions: Vec<(Partition, Option<usize>)>,
@@ -29,7 +25,6 @@ pub enum Parts {
     Sparse {
         /// Cells of the indices, one per dimension.
         indices: Vec<usize>,
-        /// Cell of the values.
         values: usize,
     },
 }
@@ -69,7 +64,6 @@ impl Count {
 pub(super) struct Cells {
     pub(super) keys: CellKeys,
     pub(super) wanted: Vec<Wanted>,
-    /// Parts of each feature.
     pub(super) parts: Vec<Parts>,
 }
 

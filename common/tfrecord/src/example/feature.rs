@@ -54,21 +54,16 @@ impl DType {
 }
 
 impl<'a> ListRef<'a> {
-    /// Returns the type of the values.
-    #[must_use]
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// Returns the number of values.
-    #[must_use]
     pub fn count(&self) -> usize {
         self.count
     }
 
     /// Returns the size of all values, decoded: 4 or 8 bytes per number, the sum of the lengths for
     /// bytes.
-    #[must_use]
     pub fn data_bytes(&self) -> usize {
         self.data_bytes
     }
@@ -195,7 +190,6 @@ impl<'a> ListRef<'a> {
 
     /// Returns `count` values from `first` on; `None` if there are not as many, or their position
     /// exceeds 2^32.
-    #[must_use]
     pub fn range(&self, first: usize, count: usize) -> Option<Self> {
         if first.checked_add(count)? > self.count {
             return None;

@@ -20,7 +20,6 @@ pub struct FeatureSummary {
     pub name: String,
     /// Type of its values; `None` if the feature has no list, which counts as missing.
     pub dtype: Option<DType>,
-    /// Number of values.
     pub count: usize,
     /// Bytes of all values, decoded.
     pub data_bytes: usize,
@@ -31,14 +30,12 @@ pub struct FeatureSummary {
 /// An empty record is an Example without features. A SequenceExample is not an Example, and neither
 /// are other bytes with fields that an Example does not have: other messages and text often look
 /// like protobuf. If a key occurs twice, readers use the last feature that has a list.
-#[must_use]
 pub fn features_of(record: &[u8]) -> Option<Vec<FoundFeature<'_>>> {
     read(record).ok().flatten()
 }
 
 /// Summarizes the features of a record, in the order of the record; `None` if it is not an Example,
 /// see [`features_of`].
-#[must_use]
 pub fn describe(record: &[u8]) -> Option<Vec<FeatureSummary>> {
     let summary = |FoundFeature { name, values }| FeatureSummary {
         name: String::from_utf8_lossy(name).into_owned(),

@@ -21,7 +21,6 @@ pub enum Located<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseError {
-    /// The bytes are not a valid Example.
     #[error("not a valid tf.train.Example: the record {what}, at byte {at} of it")]
     Malformed {
         /// Description of the error, following "the record".
@@ -29,144 +28,79 @@ pub enum ParseError {
         /// Offset in bytes from the start of the record.
         at: usize,
     },
-    /// A feature with a fixed number of values and no default is missing.
     #[error(
         "feature `{feature}` ({dtype}) is not in the record; give it a default or make it VarLen"
     )]
-    Required {
-        /// Name of the feature.
-        feature: String,
-        /// Requested type.
-        dtype: DType,
-    },
-    /// A feature has another type.
+    Required { feature: String, dtype: DType },
     #[error("feature `{feature}` holds {found}, but {expected} was asked for; ask for {found}")]
     DTypeMismatch {
-        /// Name of the feature.
         feature: String,
-        /// Requested type.
         expected: DType,
-        /// Type in the record.
         found: DType,
         /// Offset of the feature's value in bytes from the start of the record.
         at: usize,
     },
-    /// A feature with a fixed number of values has a different number of them.
     #[error(
         "feature `{feature}` has {found} values, shape {shape:?} holds {expected}; correct the shape \
          or make it VarLen"
     )]
     CountMismatch {
-        /// Name of the feature.
         feature: String,
-        /// Requested shape.
         shape: Vec<usize>,
         /// Number of values of that shape.
         expected: usize,
-        /// Number of values in the record.
         found: usize,
         /// Offset of the feature's value in bytes from the start of the record.
         at: usize,
     },
-    /// A sequence of values of a shape ends with an incomplete one.
     #[error(
         "feature `{feature}` has {found} values, which is no multiple of the {stride} that shape \
          {shape:?} holds; correct the shape or make it VarLen"
     )]
     StrideMismatch {
-        /// Name of the feature.
         feature: String,
         /// Shape of one element.
         shape: Vec<usize>,
         /// Number of values of that shape.
         stride: usize,
-        /// Number of values in the record.
         found: usize,
         /// Offset of the feature's value in bytes from the start of the record.
         at: usize,
     },
-    /// A partition does not match the values.
     #[error("feature `{feature}` cannot be parted by `{key}`: {fault}")]
     Partition {
-        /// Name of the feature.
         feature: String,
         /// Key of the partition, or its kind.
         key: String,
-        /// Reason.
         fault: PartitionFault,
     },
-    /// The numbers of indices and of values differ.
     #[error("feature `{feature}` has {values} values, but index `{key}` has {indices}")]
-    IndexCount {
-        /// Name of the feature.
-        feature: String,
-        /// Key of the index.
-        key: String,
-        /// Number of values of the feature.
-        values: usize,
-        /// Number of values of the index.
-        indices: usize,
-    },
-    /// An index is outside of the tensor.
+    IndexCount { feature: String, key: String, values: usize, indices: usize },
     #[error(
         "feature `{feature}`: index `{key}` has a {index}, but that dimension's size is {size}"
     )]
-    IndexRange {
-        /// Name of the feature.
-        feature: String,
-        /// Key of the index.
-        key: String,
-        /// Value of the index.
-        index: i64,
-        /// Size of the dimension.
-        size: usize,
-    },
-    /// The indices are not in ascending order, although `already_sorted` is set.
+    IndexRange { feature: String, key: String, index: i64, size: usize },
     #[error("feature `{feature}`: its indices do not ascend; leave already_sorted out")]
-    IndexOrder {
-        /// Name of the feature.
-        feature: String,
-    },
-    /// A required list is missing from the record.
+    IndexOrder { feature: String },
     #[error(
         "feature list `{feature}` ({dtype}) is not in the record; allow it to be missing, or ask for \
          another one"
     )]
-    RequiredList {
-        /// Name of the feature.
-        feature: String,
-        /// Requested type.
-        dtype: DType,
-    },
-    /// A step of a list has a different number of values than its shape.
+    RequiredList { feature: String, dtype: DType },
     #[error(
         "feature list `{feature}` has {found} values in step {step}, shape {shape:?} holds \
          {expected}; correct the shape or make it VarLen"
     )]
     StepCount {
-        /// Name of the feature.
         feature: String,
-        /// Index of the step.
         step: usize,
-        /// Requested shape.
         shape: Vec<usize>,
         /// Number of values of that shape.
         expected: usize,
-        /// Number of values in the step.
         found: usize,
     },
-    /// Lists that belong together have different numbers of steps.
     #[error("feature list `{feature}` has {steps} steps, but `{key}` has {others}")]
-    Steps {
-        /// Name of the feature.
-        feature: String,
-        /// Key of the other list.
-        key: String,
-        /// Number of steps of the feature.
-        steps: usize,
-        /// Number of steps of the other list.
-        others: usize,
-    },
+    Steps { feature: String, key: String, steps: usize, others: usize },
 }
 
 /// Finds features in Examples.
@@ -195,8 +129,6 @@ impl ExampleParser {
         Ok(Self { features, cells })
     }
 
-    /// Returns the features as given.
-    #[must_use]
     pub fn features(&self) -> &[FeatureSpec] {
         &self.features
     }
@@ -205,7 +137,6 @@ impl ExampleParser {
     ///
     /// Features of fixed and variable length have one key each, in the features' order; additional
     /// keys of other features follow.
-    #[must_use]
     pub fn cells(&self) -> usize {
         self.cells.wanted.len()
     }
@@ -214,7 +145,6 @@ impl ExampleParser {
     ///
     /// # Panics
     /// If `feature` is not below the number of features.
-    #[must_use]
     pub fn parts(&self, feature: usize) -> &Parts {
         &self.cells.parts[feature]
     }

@@ -6,7 +6,6 @@ use super::spec::Partition;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PartitionFault {
-    /// The first row does not begin at 0.
     #[error("the first row begins at {first}, not at 0")]
     First {
         /// Begin of the first row.
@@ -14,47 +13,18 @@ pub enum PartitionFault {
     },
     /// A row would have a negative number of values, or row numbers descend.
     #[error("{next} comes after {last}, but they must not descend")]
-    Descends {
-        /// A number.
-        last: i64,
-        /// The number after it.
-        next: i64,
-    },
-    /// The rows hold more or fewer values than the feature has.
+    Descends { last: i64, next: i64 },
     #[error("its rows hold {rows} values, but there are {items}")]
-    Sum {
-        /// Number of values of all rows.
-        rows: i64,
-        /// Number of values of the feature.
-        items: usize,
-    },
-    /// The numbers of row ids and of values differ.
+    Sum { rows: i64, items: usize },
     #[error("it has {ids} row numbers for {items} values")]
-    Ids {
-        /// Number of row ids.
-        ids: usize,
-        /// Number of values.
-        items: usize,
-    },
-    /// There would be too many empty rows.
+    Ids { ids: usize, items: usize },
     #[error(
         "it numbers {rows} rows for {items} values; at most {EMPTY_ROWS_MAX} rows of a record may be left \
          empty by row numbers: use row lengths or splits"
     )]
-    Rows {
-        /// Number of rows.
-        rows: i64,
-        /// Number of values.
-        items: usize,
-    },
-    /// The values do not fill the last row.
+    Rows { rows: i64, items: usize },
     #[error("{items} values do not fill rows of {length}")]
-    Uneven {
-        /// Number of values.
-        items: usize,
-        /// Number of values per row.
-        length: usize,
-    },
+    Uneven { items: usize, length: usize },
 }
 
 /// Maximum number of rows that the row ids of one feature of a record may leave empty: a row id

@@ -18,20 +18,16 @@ pub struct Steps<'a> {
 impl<'a> Steps<'a> {
     const NONE: Self = Self { body: &[], steps: 0, count: 0, data_bytes: 0 };
 
-    /// Returns the number of steps.
-    #[must_use]
     pub fn steps(&self) -> usize {
         self.steps
     }
 
     /// Returns the number of values of all steps.
-    #[must_use]
     pub fn count(&self) -> usize {
         self.count
     }
 
     /// Returns the decoded size of all values in bytes.
-    #[must_use]
     pub fn data_bytes(&self) -> usize {
         self.data_bytes
     }
@@ -81,20 +77,15 @@ impl SequenceParser {
         Ok(Self { context: ExampleParser::new(context)?, lists, cells })
     }
 
-    /// Returns the parser of the context.
-    #[must_use]
     pub fn context(&self) -> &ExampleParser {
         &self.context
     }
 
-    /// Returns the lists as given.
-    #[must_use]
     pub fn lists(&self) -> &[FeatureSpec] {
         &self.lists
     }
 
     /// Returns the number of list keys that are read.
-    #[must_use]
     pub fn cells(&self) -> usize {
         self.cells.wanted.len()
     }
@@ -103,7 +94,6 @@ impl SequenceParser {
     ///
     /// # Panics
     /// If `list` is not below the number of lists.
-    #[must_use]
     pub fn parts(&self, list: usize) -> &Parts {
         &self.cells.parts[list]
     }
@@ -215,7 +205,6 @@ impl SequenceParser {
     }
 
     /// Returns the type of a list's cell.
-    #[must_use]
     pub fn dtype(&self, cell: usize) -> DType {
         self.cells.wanted[cell].dtype
     }

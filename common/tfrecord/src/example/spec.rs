@@ -18,11 +18,7 @@ pub enum DType {
 
 impl fmt::Display for DType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Float32 => "float32",
-            Self::Int64 => "int64",
-            Self::Bytes => "bytes",
-        })
+        self.serialize(f)
     }
 }
 
@@ -35,22 +31,17 @@ pub enum Feature {
     FixedLen {
         /// Shape of one record's values; empty for a single value.
         shape: Vec<usize>,
-        /// Type of the values.
         dtype: DType,
         /// Values for a record without the feature; if `None`, such a record is an error.
         default: Option<DefaultValue>,
     },
     /// Any number of values; a record without the feature has none.
-    VarLen {
-        /// Type of the values.
-        dtype: DType,
-    },
+    VarLen { dtype: DType },
     /// Any number of elements of a shape, in a dense column `[batch, longest] + shape` that is
     /// padded after each record's elements.
     FixedLenSequence {
         /// Shape of one element; empty for a single value.
         shape: Vec<usize>,
-        /// Type of the values.
         dtype: DType,
         /// If true, a record without the feature has no elements; otherwise it is an error.
         allow_missing: bool,
@@ -60,7 +51,6 @@ pub enum Feature {
     },
     /// Any number of values, partitioned into rows and nested rows by other features of the record.
     Ragged {
-        /// Type of the values.
         dtype: DType,
         /// Key of the values, if it differs from the feature's name.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -71,13 +61,10 @@ pub enum Feature {
     },
     /// Values at given indices of a sparse tensor of a fixed size.
     Sparse {
-        /// Type of the values.
         dtype: DType,
         /// Keys of the indices, one per dimension; int64, as many as there are values.
         index_keys: Vec<String>,
-        /// Key of the values.
         value_key: String,
-        /// Size of each dimension.
         size: Vec<usize>,
         /// True if the indices ascend in every record; otherwise they are sorted.
         #[serde(default)]
@@ -109,7 +96,6 @@ pub enum Partition {
 
 impl Partition {
     /// Returns the key from which the partition is read.
-    #[must_use]
     pub fn key(&self) -> Option<&str> {
         match self {
             Self::RowSplits(key)
@@ -164,8 +150,6 @@ mod floats {
 }
 
 impl DefaultValue {
-    /// Returns the type of the values.
-    #[must_use]
     pub fn dtype(&self) -> DType {
         match self {
             Self::Float32(_) => DType::Float32,
@@ -174,8 +158,6 @@ impl DefaultValue {
         }
     }
 
-    /// Returns the number of values.
-    #[must_use]
     pub fn count(&self) -> usize {
         match self {
             Self::Float32(values) => values.len(),
@@ -190,13 +172,10 @@ impl DefaultValue {
 pub struct FeatureSpec {
     /// Key in the Example.
     pub name: String,
-    /// Layout of the feature.
     pub feature: Feature,
 }
 
 impl FeatureSpec {
-    /// Returns the type of the feature's values.
-    #[must_use]
     pub fn dtype(&self) -> DType {
         match &self.feature {
             Feature::FixedLen { dtype, .. }
@@ -208,7 +187,6 @@ impl FeatureSpec {
     }
 
     /// True if a record has any number of single values.
-    #[must_use]
     pub fn is_list(&self) -> bool {
         match &self.feature {
             Feature::VarLen { .. } => true,
@@ -220,7 +198,6 @@ impl FeatureSpec {
 
     /// Returns the shape of a record's rows, if it is the same in all records and the feature is
     /// ragged by uniform row lengths only.
-    #[must_use]
     pub fn uniform_rows(&self) -> Option<Vec<usize>> {
         let Feature::Ragged { partitions, .. } = &self.feature else { return None };
         let length = |partition: &Partition| match partition {
@@ -233,7 +210,6 @@ impl FeatureSpec {
     /// Returns the values for a record without the feature; for a sequence, the padding value.
     ///
     /// As in TensorFlow, a default without values counts as none.
-    #[must_use]
     pub fn default(&self) -> Option<&DefaultValue> {
         self.declared_default().filter(|default| default.count() > 0)
     }
@@ -326,61 +302,26 @@ impl FeatureSpec {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpecError {
-    /// A name occurs twice.
     #[error("feature `{feature}` is asked for twice; ask once and use the column twice")]
-    Duplicate {
-        /// Name of the feature.
-        feature: String,
-    },
-    /// The feature is invalid on its own.
+    Duplicate { feature: String },
     #[error("feature `{feature}`: {what}")]
-    NoSense {
-        /// Name of the feature.
-        feature: String,
-        /// Reason.
-        what: String,
-    },
-    /// Two features read one key as different types.
+    NoSense { feature: String, what: String },
     #[error("key `{key}` is asked for as {first} and as {second}; ask for one type")]
-    KeyDType {
-        /// Key that is read twice.
-        key: String,
-        /// First type.
-        first: DType,
-        /// Second type.
-        second: DType,
-    },
-    /// The number of values in the shape overflows.
+    KeyDType { key: String, first: DType, second: DType },
     #[error("feature `{feature}`: shape {shape:?} holds more values than fit in memory")]
-    ShapeOverflow {
-        /// Name of the feature.
-        feature: String,
-        /// Shape of the feature.
-        shape: Vec<usize>,
-    },
-    /// The default has another type.
+    ShapeOverflow { feature: String, shape: Vec<usize> },
     #[error(
         "feature `{feature}`: the default is {found}, the feature {expected}; make them the same"
     )]
-    DefaultDType {
-        /// Name of the feature.
-        feature: String,
-        /// Type of the feature.
-        expected: DType,
-        /// Type of the default.
-        found: DType,
-    },
-    /// The default has a different number of values.
+    DefaultDType { feature: String, expected: DType, found: DType },
     #[error(
         "feature `{feature}`: the default has {found} values, the shape holds {expected}; give one for \
          each (TensorFlow does not repeat a single one either)"
     )]
     DefaultCount {
-        /// Name of the feature.
         feature: String,
         /// Number of values that the shape holds.
         expected: usize,
-        /// Number of values in the default.
         found: usize,
     },
 }

@@ -86,7 +86,6 @@ pub(super) fn split_varints<'a>(packed: &'a [u8], count: &mut usize) -> (&'a [u8
     packed.split_at(at)
 }
 
-/// Counts the varints of `packed`.
 pub(super) fn count_varints(packed: &[u8]) -> Result<usize, WireError<'_>> {
     // Ten consecutive continuation bytes cover four aligned ones; without four aligned ones no
     // varint is too long.

@@ -207,7 +207,6 @@ pub(super) fn take_any_varint<'a>(rest: &mut &'a [u8]) -> Result<u64, WireError<
     Err(WireError { what, at: rest })
 }
 
-/// Appends a varint.
 pub(super) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80); // The low seven bits and the continuation bit.
@@ -216,7 +215,6 @@ pub(super) fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Returns the size of `value` as a varint.
 pub(super) fn varint_bytes(value: u64) -> usize {
     (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
 }

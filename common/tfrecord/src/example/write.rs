@@ -142,8 +142,6 @@ impl<'a> Entry<'a> {
 }
 
 impl Value<'_> {
-    /// Returns the type of the values.
-    #[must_use]
     pub fn dtype(&self) -> DType {
         match self {
             Self::Int64(_) => DType::Int64,

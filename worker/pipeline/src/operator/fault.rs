@@ -29,7 +29,6 @@ pub enum OperatorFault {
         /// Maximum numbers.
         length: usize,
     },
-    /// Columns whose values an operator takes in pairs have rows of different lengths.
     #[error("rows of `{first}` and `{second}` have different lengths, {found:?}")]
     Lengths {
         first: Box<str>,
@@ -37,7 +36,6 @@ pub enum OperatorFault {
         /// Lengths of a row in both.
         found: [i64; 2],
     },
-    /// A row or image is larger than its padded size.
     #[error(
         "its shape is {found:?}, larger than size {size:?} of pad; raise size, or set truncate"
     )]
@@ -77,7 +75,6 @@ pub enum OperatorFault {
     Bounds { column: Box<str>, numbers: Box<str>, image: Box<Size>, what: &'static str },
     #[error("column `{column}` says {number} for a size")]
     Side { column: String, number: i64 },
-    /// A string does not have the length of its numbers.
     #[error(
         "decode_raw: the string has {found} bytes, but {dtype} of shape {shape:?} takes {expected}; correct \
          dtype or shape, or set fixed_length"
