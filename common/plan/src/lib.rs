@@ -197,6 +197,18 @@ impl From<MixtureError> for PlanError {
     }
 }
 
+/// Checks that no parameter is zero, and that none exceeds its maximum.
+/// - `parameters`: name, value and maximum of each.
+fn check_parameters(parameters: &[(&'static str, u64, u64)]) -> Result<(), PlanError> {
+    if let Some((name, ..)) = parameters.iter().find(|(_, value, _)| *value == 0) {
+        return Err(PlanError::Zero { name });
+    }
+    match parameters.iter().find(|(_, value, most)| value > most) {
+        Some(&(name, value, most)) => Err(PlanError::TooLarge { name, value, most }),
+        None => Ok(()),
+    }
+}
+
 fn list(values: &[u64]) -> String {
     values.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
 }

@@ -5,9 +5,9 @@ use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
-use crate::PlanError;
 use crate::digest::OrderDigest;
 use crate::random::{Draws, stream_key};
+use crate::{PlanError, check_parameters};
 
 /// Identity of a sample: the ordinal of its shard in manifest order and its ordinal in the shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -43,20 +43,11 @@ pub struct Shuffle {
 impl Shuffle {
     /// Checks that an order can have these parameters.
     pub fn validate(&self) -> Result<(), PlanError> {
-        let parameters = [
-            ("shuffle_window", self.window),
-            ("interleave", self.interleave),
-            ("block_length", self.block_length),
-        ];
-        match parameters.iter().find(|(_, value)| *value == 0) {
-            Some((name, _)) => Err(PlanError::Zero { name }),
-            None => match parameters.iter().find(|(_, value)| *value > PARAMETER_MAX) {
-                Some(&(name, value)) => {
-                    Err(PlanError::TooLarge { name, value, most: PARAMETER_MAX })
-                }
-                None => Ok(()),
-            },
-        }
+        check_parameters(&[
+            ("shuffle_window", self.window, PARAMETER_MAX),
+            ("interleave", self.interleave, PARAMETER_MAX),
+            ("block_length", self.block_length, PARAMETER_MAX),
+        ])
     }
 }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::PlanError;
+use crate::{PlanError, check_parameters};
 
 /// Maximum number of segments of one epoch; a state contains them all and stays below 1 KiB.
 pub const SEGMENTS_MAX: usize = 16;
@@ -79,19 +79,13 @@ impl Segment {
     ///
     /// # Errors  `LanesDoNotDivide`, with valid values; `Zero`; `TooLarge`.
     pub fn start(lanes: u64, batch_size: u64, world_size: u64) -> Result<Self, PlanError> {
-        let parameters = [("lanes", lanes), ("batch_size", batch_size), ("world_size", world_size)];
-        if let Some((name, _)) = parameters.iter().find(|(_, value)| *value == 0) {
-            return Err(PlanError::Zero { name });
-        }
-        let global_batch = batch_size.saturating_mul(world_size);
-        for (name, value, most) in [
+        check_parameters(&[
             ("lanes", lanes, LANES_MAX),
-            ("batch_size x world_size", global_batch, GLOBAL_BATCH_MAX),
-        ] {
-            if value > most {
-                return Err(PlanError::TooLarge { name, value, most });
-            }
-        }
+            ("batch_size", batch_size, u64::MAX),
+            ("world_size", world_size, u64::MAX),
+        ])?;
+        let global_batch = batch_size.saturating_mul(world_size);
+        check_parameters(&[("batch_size x world_size", global_batch, GLOBAL_BATCH_MAX)])?;
         if !global_batch.is_multiple_of(lanes) {
             return Err(PlanError::LanesDoNotDivide {
                 lanes,

@@ -1,16 +1,8 @@
 //! States of device slots, and the decisions about them, without a driver.
 
-use std::fmt;
-
 /// Id of a batch on its way through a device; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BatchId(pub u64);
-
-impl fmt::Display for BatchId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "batch {}", self.0)
-    }
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotIndex(pub usize);
@@ -226,10 +218,6 @@ impl Ring {
         empty.into_iter().map(SlotIndex).collect()
     }
 
-    pub fn state(&self, slot: SlotIndex) -> SlotState {
-        self.at(slot).state
-    }
-
     /// Slots whose copy may be in progress, or that drain.
     pub fn unsettled(&self) -> Vec<SlotIndex> {
         let is_unsettled = |slot: &RingSlot| slot.is_copying || slot.state == SlotState::Draining;
@@ -292,7 +280,7 @@ mod tests {
                         let slot = begin.slot;
                         prop_assert!(placed.values().all(|(taken, _)| *taken != slot.0));
                         let is_new = slot.0 >= before.slots.len();
-                        let was = if is_new { SlotState::Empty } else { before.state(slot) };
+                        let was = if is_new { SlotState::Empty } else { before.at(slot).state };
                         let fits = begin.allocate.unwrap_or_else(|| before.at(slot).bytes) >= bytes;
                         prop_assert!(fits, "{begin:?}");
                         prop_assert_eq!(begin.after_readers, was == SlotState::Draining);
@@ -346,15 +334,15 @@ mod tests {
         let first = ring.begin(BatchId(1), 100, 128, false).unwrap();
         let slot = first.slot;
         assert_eq!(first, Begin { slot, allocate: Some(128), after_readers: false });
-        assert_eq!(ring.state(slot), SlotState::Copying(BatchId(1)));
+        assert_eq!(ring.at(slot).state, SlotState::Copying(BatchId(1)));
         ring.copied(slot);
-        assert_eq!(ring.state(slot), SlotState::Available(BatchId(1)));
+        assert_eq!(ring.at(slot).state, SlotState::Available(BatchId(1)));
         assert_eq!(ring.lend(BatchId(1)), Some(slot));
-        assert_eq!(ring.state(slot), SlotState::Lent(BatchId(1)));
+        assert_eq!(ring.at(slot).state, SlotState::Lent(BatchId(1)));
         assert_eq!(ring.give_back(BatchId(1)), Some(slot));
-        assert_eq!(ring.state(slot), SlotState::Draining);
+        assert_eq!(ring.at(slot).state, SlotState::Draining);
         assert!(!ring.drained(slot));
-        assert_eq!(ring.state(slot), SlotState::Empty);
+        assert_eq!(ring.at(slot).state, SlotState::Empty);
         assert_eq!((ring.give_back(BatchId(1)), ring.lend(BatchId(1))), (None, None));
         let again = ring.begin(BatchId(2), 120, 256, false).unwrap();
         assert_eq!(again, Begin { slot, allocate: None, after_readers: false }, "its memory stays");

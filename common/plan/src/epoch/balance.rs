@@ -3,12 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::PlanError;
 use crate::epoch::{EpochPlan, Placed, Slot, SlotSource};
 use crate::lane::{Outputs, Planned, Portion};
 use crate::line::Sample;
 use crate::random::{Draws, stream_key};
 use crate::window::Permutations;
+use crate::{PlanError, check_parameters};
 
 /// Maximum of the window of balanced steps: bounds the memory of a megablock.
 pub const BALANCE_WINDOW_MAX: u64 = 1 << 20;
@@ -34,12 +34,7 @@ pub struct BalancedPlan<C> {
 ///
 /// # Errors  `Zero`, `TooLarge`.
 pub fn check_balance_window(window: u64) -> Result<(), PlanError> {
-    let (name, most) = ("balance window", BALANCE_WINDOW_MAX);
-    match window {
-        0 => Err(PlanError::Zero { name }),
-        value if value > most => Err(PlanError::TooLarge { name, value, most }),
-        _ => Ok(()),
-    }
+    check_parameters(&[("balance window", window, BALANCE_WINDOW_MAX)])
 }
 
 /// Lane and number of a megablock, and its order.

@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::PlanError;
 use crate::digest::Digest;
 use crate::lane::cut;
 use crate::random::{Draws, stream_key};
 use crate::samples::lengths::Lengths;
+use crate::{PlanError, check_parameters};
 
 /// Maximum number of tokens of a pack.
 pub const PACK_LENGTH_MAX: u64 = 1 << 30;
@@ -468,19 +468,9 @@ impl PackSettings {
 
     /// Checks that all settings are in their ranges.
     pub fn validate(&self) -> Result<(), PlanError> {
-        for (name, value, most) in [
-            ("length", self.length, PACK_LENGTH_MAX),
-            ("block", self.block, PACK_BLOCK_MAX),
-            ("variants", self.variants, PACK_VARIANTS_MAX),
-        ] {
-            if value == 0 {
-                return Err(PlanError::Zero { name });
-            }
-            if value > most {
-                return Err(PlanError::TooLarge { name, value, most });
-            }
-        }
-        Ok(())
+        check_parameters(&[("length", self.length, PACK_LENGTH_MAX)])?;
+        check_parameters(&[("block", self.block, PACK_BLOCK_MAX)])?;
+        check_parameters(&[("variants", self.variants, PACK_VARIANTS_MAX)])
     }
 }
 

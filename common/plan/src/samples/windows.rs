@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::PlanError;
 use crate::samples::pack::{PACKS_MAX, PackError, PackSegment};
+use crate::{PlanError, check_parameters};
 
 /// Maximum number of records of a window.
 pub const WINDOW_SIZE_MAX: u64 = 4096;
@@ -51,15 +51,10 @@ impl WindowSettings {
     ///
     /// # Errors  `Zero`, `TooLarge`.
     pub fn validate(&self) -> Result<(), PlanError> {
-        for (name, value) in [("window size", self.size), ("window stride", self.stride)] {
-            if value == 0 {
-                return Err(PlanError::Zero { name });
-            }
-        }
-        match self.size {
-            size if size <= WINDOW_SIZE_MAX => Ok(()),
-            value => Err(PlanError::TooLarge { name: "window size", value, most: WINDOW_SIZE_MAX }),
-        }
+        check_parameters(&[
+            ("window size", self.size, WINDOW_SIZE_MAX),
+            ("window stride", self.stride, u64::MAX),
+        ])
     }
 
     fn windows(&self, sequences: u64) -> u64 {
