@@ -49,7 +49,7 @@ mod write;
 
 pub use cells::Parts;
 pub use feature::ListRef;
-pub use inspect::{FeatureSummary, FoundFeature, describe, features_of};
+pub use inspect::{FoundFeature, features_of};
 pub use parse::{ExampleParser, Located, ParseError};
 pub use ragged::{EMPTY_ROWS_MAX, PartitionFault};
 pub use sequence::{SequenceParser, Steps};

@@ -5,7 +5,7 @@ use std::error::Error;
 use std::fs;
 use std::path::Path;
 
-use shardfeed_tfrecord::example::{ExampleParser, describe};
+use shardfeed_tfrecord::example::{ExampleParser, features_of};
 use shardfeed_tfrecord::{
     ChunkOptions, ChunkReader, Compression, CompressionChoice, Decoder, ReadError, ReadErrorKind,
     create, open_source,
@@ -133,15 +133,17 @@ fn files_of_other_projects_read() {
         records
     };
     for record in records("torchdata_example.tfrecord") {
-        let features = describe(&record).expect("an Example");
-        assert!(!features.is_empty() && features.iter().all(|feature| feature.dtype.is_some()));
+        let features = features_of(&record).expect("an Example");
+        assert!(!features.is_empty() && features.iter().all(|feature| feature.values.is_some()));
     }
     for record in records("torchdata_sequence_example.tfrecord") {
-        assert_eq!(describe(&record), None);
+        assert_eq!(features_of(&record), None);
         let located = ExampleParser::new(Vec::new()).unwrap().locate(&record, &mut Vec::new());
         assert_eq!(located, Ok(()));
     }
     let lines = records("grain_morris_5_records.tfrecord");
     assert_eq!(lines.len(), 5);
-    assert!(lines.iter().all(|line| std::str::from_utf8(line).is_ok() && describe(line).is_none()));
+    assert!(
+        lines.iter().all(|line| std::str::from_utf8(line).is_ok() && features_of(line).is_none())
+    );
 }

@@ -7,8 +7,8 @@ use shardfeed_pipeline::{Assembler, Batch, ColumnKind, DrawKey, Dtype, ParseSpec
 use shardfeed_plan::{OrderDigest, Sample};
 use shardfeed_tfrecord::encode_footer;
 use shardfeed_tfrecord::example::{
-    DType, DefaultValue, Feature, FeatureSpec, Partition, Value, describe, encode_example,
-    encode_sequence_example,
+    DType, DefaultValue, Feature, FeatureSpec, Partition, Value, encode_example,
+    encode_sequence_example, features_of,
 };
 
 use crate::{Target, gist, size};
@@ -235,6 +235,6 @@ fn run(known: &OnceLock<Vec<Assembler>>, specs: fn() -> Vec<ParseSpec>, input: &
             _ => unreachable!("compared above"),
         }
     }
-    let features = describe(input).map_or(0, |features| 1 + features.len());
+    let features = features_of(input).map_or(0, |features| 1 + features.len());
     format!("{outcome} {}", size(features))
 }

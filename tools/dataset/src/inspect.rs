@@ -10,7 +10,7 @@ use clap::Args;
 use serde::Serialize;
 use shardfeed_plan::{Digest, Shard};
 use shardfeed_source::{Dataset, DatasetFile, LoadError, Sidecars, SourceVersion, StoredFile};
-use shardfeed_tfrecord::example::{DType, describe};
+use shardfeed_tfrecord::example::{DType, FoundFeature, features_of};
 use shardfeed_tfrecord::{ChunkOptions, ChunkReader, Compression, CompressionChoice, Decoder};
 
 use self::unscanned::Unscanned;
@@ -249,14 +249,14 @@ fn read_first(file: &DatasetFile, shard: &str) -> Result<Option<FirstRecord>, Lo
     Ok(chunk.map(|chunk| FirstRecord {
         shard: shard.to_owned(),
         bytes: chunk.data(0).len(),
-        features: describe(chunk.data(0)).map(|features| {
-            let report = features.into_iter().map(|feature| RecordFeatureReport {
-                name: feature.name,
-                dtype: feature.dtype,
-                count: feature.count,
-                bytes: feature.data_bytes,
-            });
-            report.collect()
+        features: features_of(chunk.data(0)).map(|features| {
+            let report = |FoundFeature { name, values }| RecordFeatureReport {
+                name: String::from_utf8_lossy(name).into_owned(),
+                dtype: values.map(|list| list.dtype()),
+                count: values.map_or(0, |list| list.count()),
+                bytes: values.map_or(0, |list| list.data_bytes()),
+            };
+            features.into_iter().map(report).collect()
         }),
     }))
 }

@@ -3,7 +3,7 @@
 use std::io;
 
 use shardfeed_plan::{Portion, Sample};
-use shardfeed_tfrecord::example::{ParseError, describe};
+use shardfeed_tfrecord::example::{FoundFeature, ParseError, features_of};
 use shardfeed_tfrecord::{DataCrcMismatch, FOOTER_BYTES};
 
 use crate::operator::OperatorFault;
@@ -84,8 +84,9 @@ impl RowError {
     /// Adds the names of the record's features, as a missing name is usually a misspelt one.
     pub(crate) fn parse(row: &Row<'_>, error: ParseError) -> Self {
         const NAMES_MAX: usize = 40;
-        let held = describe(row.data()).unwrap_or_default();
-        let holds = held.into_iter().take(NAMES_MAX).map(|feature| feature.name).collect();
+        let held = features_of(row.data()).unwrap_or_default();
+        let name = |feature: &FoundFeature<'_>| String::from_utf8_lossy(feature.name).into_owned();
+        let holds = held.iter().take(NAMES_MAX).map(name).collect();
         Self::at(row, RowFault::Parse { error: Box::new(error), holds })
     }
 }

@@ -1,7 +1,6 @@
 //! Inspects an Example without a description of its features.
 
 use super::feature::{ListRef, map_entry};
-use super::spec::DType;
 use super::wire::{Field, FieldValue, Fields, WireError, next_message};
 
 /// One feature of an undescribed record.
@@ -13,18 +12,6 @@ pub struct FoundFeature<'a> {
     pub values: Option<ListRef<'a>>,
 }
 
-/// Summary of one feature of a record.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FeatureSummary {
-    /// Key; bytes that are not UTF-8 are replaced.
-    pub name: String,
-    /// Type of its values; `None` if the feature has no list, which counts as missing.
-    pub dtype: Option<DType>,
-    pub count: usize,
-    /// Bytes of all values, decoded.
-    pub data_bytes: usize,
-}
-
 /// Finds all features of a record, in the order of the record; `None` if it is not an Example.
 ///
 /// An empty record is an Example without features. A SequenceExample is not an Example, and neither
@@ -32,18 +19,6 @@ pub struct FeatureSummary {
 /// like protobuf. If a key occurs twice, readers use the last feature that has a list.
 pub fn features_of(record: &[u8]) -> Option<Vec<FoundFeature<'_>>> {
     read(record).ok().flatten()
-}
-
-/// Summarizes the features of a record, in the order of the record; `None` if it is not an Example,
-/// see [`features_of`].
-pub fn describe(record: &[u8]) -> Option<Vec<FeatureSummary>> {
-    let summary = |FoundFeature { name, values }| FeatureSummary {
-        name: String::from_utf8_lossy(name).into_owned(),
-        dtype: values.map(|list: ListRef<'_>| list.dtype()),
-        count: values.map_or(0, |list| list.count()),
-        data_bytes: values.map_or(0, |list| list.data_bytes()),
-    };
-    Some(features_of(record)?.into_iter().map(summary).collect())
 }
 
 fn read(record: &[u8]) -> Result<Option<Vec<FoundFeature<'_>>>, WireError<'_>> {

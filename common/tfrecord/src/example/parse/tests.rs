@@ -1,6 +1,6 @@
 use super::super::{
-    DefaultValue, Partition, SequenceParser, Value, describe, encode_example,
-    encode_sequence_example, features_of,
+    DefaultValue, Partition, SequenceParser, Value, encode_example, encode_sequence_example,
+    features_of,
 };
 use super::*;
 
@@ -127,16 +127,15 @@ fn writing_is_sorted_packed_and_the_same_each_time() {
     ];
     assert_eq!(record[..2], [0x0a, record.len() as u8 - 2]);
     assert_eq!(record[2..], expected[2..]);
-    let summary = describe(&record).unwrap();
-    let shown: Vec<_> =
-        summary.iter().map(|f| (&f.name[..], f.dtype, f.count, f.data_bytes)).collect();
+    let found = features_of(&record).unwrap();
+    let shown: Vec<_> = found
+        .iter()
+        .map(|found| (found.name[0], found.values.unwrap()))
+        .map(|(name, list)| (name, list.dtype(), list.count(), list.data_bytes()))
+        .collect();
     assert_eq!(
         shown,
-        [
-            ("a", Some(DType::Bytes), 1, 1),
-            ("b", Some(DType::Int64), 2, 16),
-            ("c", Some(DType::Float32), 0, 0)
-        ]
+        [(b'a', DType::Bytes, 1, 1), (b'b', DType::Int64, 2, 16), (b'c', DType::Float32, 0, 0)]
     );
 }
 
