@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::{fmt, io};
 
-use crate::compression::{Compression, DecompressError};
+use crate::compression::DecompressError;
 use crate::frame::LengthCrcMismatch;
 
 /// Error of a record: the reason, the file, the record and the offset.
@@ -76,13 +76,8 @@ pub enum ReadErrorKind {
         /// The reader's `record_bytes_max`.
         limit: u64,
     },
-    #[error("cannot decompress the {scheme} stream: {message}")]
-    Decompress {
-        /// Compression scheme that was given or detected.
-        scheme: Compression,
-        /// Message of the decompressor.
-        message: String,
-    },
+    #[error(transparent)]
+    Decompress(DecompressError),
     #[error("cannot open: {0}")]
     Open(io::Error),
     #[error("cannot read: {0}")]
@@ -156,7 +151,7 @@ impl From<io::Error> for ReadErrorKind {
     /// Unwraps the decompressor's error from the [`io::Error`] that carried it through `Read`.
     fn from(error: io::Error) -> Self {
         match error.downcast::<DecompressError>() {
-            Ok(DecompressError { scheme, message }) => Self::Decompress { scheme, message },
+            Ok(error) => Self::Decompress(error),
             Err(error) => Self::Io(error),
         }
     }
