@@ -10,7 +10,7 @@ use shardfeed_tfrecord::example::{Feature, Partition, SpecError};
 
 use crate::column::{ColumnKind, Origin, Plan, items};
 use crate::dtype::Dtype;
-use crate::operator::{Operator, OperatorError, TableFault, TableRef};
+use crate::operator::{Operation, Operator, OperatorError, TableFault, TableRef};
 use crate::program::{Made, Program};
 use crate::record::{Row, RowError};
 use crate::rows::{Cells, LocatedRecords, Parser};
@@ -182,7 +182,7 @@ impl Schema {
         let columns = chosen.iter().map(|(name, plan)| (name.as_str().into(), plan.kind.clone()));
         let columns = columns.collect();
         let plans = chosen.into_iter().map(|(_, plan)| plan).collect();
-        let decodes = |operator: &Operator| operator.operation.definition().decodes_images();
+        let decodes = |operator: &Operator| matches!(operator.operation, Operation::DecodeImage(_));
         let decoder =
             if spec.operators.iter().any(decodes) { PIXEL_CONTRACT } else { DECODER_NONE };
         Ok(Self { spec, parser, program, columns, plans, decoder, unbatch, samples })

@@ -69,11 +69,6 @@ pub(crate) trait Definition {
 
     fn inputs(&self) -> Result<Inputs, String>;
 
-    /// True if its result depends on the pixel contract.
-    fn decodes_images(&self) -> bool {
-        false
-    }
-
     /// Form of the output for an input of this form, if a device may run the operator.
     fn device_form(&self, _input: &Form) -> Option<Result<Form, String>> {
         None

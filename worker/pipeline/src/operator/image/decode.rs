@@ -29,10 +29,6 @@ impl Definition for DecodeImage {
         Ok(Inputs::Fixed(vec![self.input.clone()]))
     }
 
-    fn decodes_images(&self) -> bool {
-        true
-    }
-
     fn prepare(&self, given: Given<'_>) -> Result<OperatorWork, String> {
         let Self { channels, dtype, size, .. } = *self;
         let count = match given.forms[0].shape[..] {
