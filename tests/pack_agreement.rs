@@ -57,7 +57,7 @@ fn question(case: &Case) -> Value {
 }
 
 fn packing(case: &Case) -> Result<Packing, PackError> {
-    Packing::new(case.settings.clone(), case.shard, case.lengths.iter().copied().collect())
+    Packing::new(case.settings.clone(), case.shard, case.lengths.iter().copied().collect(), &[])
 }
 
 /// Returns the packs of all variants, of which each is also found on its own.

@@ -10,7 +10,7 @@ use crate::PlanError;
 use crate::dynamic::Groups;
 use crate::epoch::EpochPlan;
 use crate::job::named;
-use crate::lane::{Part, Portion};
+use crate::lane::{Part, PartOutputs, Portion};
 use crate::line::Sample;
 use crate::window::Permutations;
 
@@ -136,7 +136,9 @@ impl Part {
         let at = self.output_with(sample, &mut Permutations::default())?;
         let at = at.ok_or_else(|| missing(sample))?;
         let first = at.saturating_sub(FILLERS_MAX);
-        let near = self.outputs(first..self.samples().min(at + 1 + FILLERS_MAX))?;
+        let (mut lookup, end) = (PartOutputs::new(self), self.samples().min(at + 1 + FILLERS_MAX));
+        let near = (first..end).map(|output| Ok(lookup.planned(output)?.sample));
+        let near = near.collect::<Result<Vec<_>, PlanError>>()?;
         let (before, after) = near.split_at((at - first) as usize);
         let near = before.iter().rev().chain(&after[1..]).copied();
         let (line, most) = (self.line(), FILLERS_MAX.min(self.line().samples() - 1));

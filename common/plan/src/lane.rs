@@ -88,13 +88,6 @@ impl Lane {
         self.lookup().planned(output).map(|planned| planned.sample)
     }
 
-    /// Returns the samples at outputs, which are all below [`Lane::samples`].
-    ///
-    /// # Errors  `WindowTooLarge`.
-    pub fn outputs(&self, outputs: Range<u64>) -> Result<Vec<Sample>, PlanError> {
-        Ok(self.planned(outputs)?.into_iter().map(|planned| planned.sample).collect())
-    }
-
     /// Returns the samples at outputs, which are all below [`Lane::samples`], with their portions.
     ///
     /// # Errors  `WindowTooLarge`.

@@ -46,7 +46,7 @@ proptest! {
             }
         }
         prop_assert_eq!(samples, groups.samples());
-        prop_assert_eq!(groups.sizes(0, usize::MAX).iter().sum::<u64>(), samples);
+        prop_assert_eq!((0..groups.count()).map(|group| groups.samples_of(group)).sum::<u64>(), samples);
         let nowhere = Sample { shard: 99, ordinal: 0 };
         prop_assert_eq!(groups.place_of(nowhere).unwrap(), None);
     }

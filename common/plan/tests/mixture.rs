@@ -208,11 +208,11 @@ proptest! {
                 last = needs.start;
                 let held_max = 3 * window + 1024 + 4 * sources;
                 prop_assert!(needs.end - needs.start <= held_max, "{:?} of {}", needs, window);
-                let order = lane.outputs(outputs).unwrap();
+                let order = lane.planned(outputs).unwrap();
                 prop_assert_eq!(order.len(), inputs.len());
-                for (sample, input) in order.into_iter().zip(inputs) {
+                for (planned, input) in order.into_iter().zip(inputs) {
                     prop_assert!(needs.contains(&input));
-                    prop_assert_eq!(sample, all[input as usize]);
+                    prop_assert_eq!(planned.sample, all[input as usize]);
                 }
             }
             prop_assert_eq!(lane.inputs_from(lane.samples()).next(), None);

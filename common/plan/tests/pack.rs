@@ -31,10 +31,10 @@ proptest! {
     ) {
         let settings = PackSettings { append, ..settings(length, block, method) };
         let all: Lengths = lengths.iter().copied().collect();
-        let packing = Packing::new(settings.clone(), SHARD, all.clone()).unwrap();
+        let packing = Packing::new(settings.clone(), SHARD, all.clone(), &[]).unwrap();
         let counts = packing.counts();
         let counted = |counts: &[u64]| {
-            Packing::counted(settings.clone(), SHARD, all.clone(), counts).unwrap()
+            Packing::new(settings.clone(), SHARD, all.clone(), counts).unwrap()
         };
         assert_eq!(counted(&counts), packing);
         // Counts that cannot be right are not used.
@@ -114,7 +114,7 @@ fn padding_is_below_half_a_percent_and_neighbours_are_new() {
     ] {
         let lengths = log_normal(4 * BLOCK, shape, length);
         let fit = settings(u64::from(length), BLOCK as u64, PackMethod::Fit);
-        let packing = Packing::new(fit, SHARD, lengths.iter().copied().collect()).unwrap();
+        let packing = Packing::new(fit, SHARD, lengths.iter().copied().collect(), &[]).unwrap();
         let tokens: u64 = lengths.iter().map(|&tokens| u64::from(tokens)).sum();
         let padding =
             |packs: u64| 100.0 * (1.0 - tokens as f64 / (packs * u64::from(length)) as f64);
@@ -133,7 +133,9 @@ fn padding_is_below_half_a_percent_and_neighbours_are_new() {
 #[test]
 fn settings_and_shards_out_of_range_are_refused() {
     let refused = |settings: PackSettings, lengths: &[u32]| {
-        Packing::new(settings, SHARD, lengths.iter().copied().collect()).unwrap_err().to_string()
+        Packing::new(settings, SHARD, lengths.iter().copied().collect(), &[])
+            .unwrap_err()
+            .to_string()
     };
     let fit = |length, block| settings(length, block, PackMethod::Fit);
     assert_eq!(refused(fit(0, 1), &[]), "`length` must be at least 1");
@@ -152,12 +154,13 @@ fn settings_and_shards_out_of_range_are_refused() {
          \"truncate\" or \"drop\", or a larger length"
     );
     for method in [PackMethod::Fit, PackMethod::Concat] {
-        let found = Packing::new(settings(1, 4, method), SHARD, [u32::MAX].into_iter().collect());
+        let found =
+            Packing::new(settings(1, 4, method), SHARD, [u32::MAX].into_iter().collect(), &[]);
         assert_eq!(found.unwrap_err(), PackError::TooMany { sequences: 1, length: 1 });
     }
     // The longest sequence fits with the appended token, and memory does not grow with tokens.
     let long = PackSettings { append: true, ..settings(4_096, 4, PackMethod::Fit) };
-    let packing = Packing::new(long, SHARD, [u32::MAX].into_iter().collect()).unwrap();
+    let packing = Packing::new(long, SHARD, [u32::MAX].into_iter().collect(), &[]).unwrap();
     assert_eq!(packing.packs(), 1 << 20);
     assert!(packing.packs() <= PACKS_MAX);
     let last = packing.open(packing.blocks() - 1, 7);

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use shardfeed_plan::{Digest, EpochPlan, Line, Portion, Sample, Segment, Shuffle, Tail};
+use shardfeed_plan::{Digest, EpochPlan, Line, Planned, Portion, Sample, Segment, Shuffle, Tail};
 
 fn shuffle(seed: u64, window: u64, interleave: u64) -> Shuffle {
     let digest = Digest::from_bytes([1; 32]);
@@ -147,7 +147,7 @@ fn drop_leaves_out_every_sample_equally_often_however_small_the_window() {
         for epoch in 0..EPOCHS {
             let plan = plan(&counts, &shuffle, epoch, (1, 10));
             assert_eq!((plan.steps(), plan.dropped()), (10, 5));
-            for sample in plan.lane(0).outputs(100..105).unwrap() {
+            for Planned { sample, .. } in plan.lane(0).planned(100..105).unwrap() {
                 assert_eq!(plan.place(Portion::default(), sample).unwrap(), None);
                 *dropped.entry(sample).or_default() += 1;
             }
@@ -172,7 +172,7 @@ fn drop_leaves_out_samples_of_all_places_of_files_that_are_read_in_turn() {
     let mut dropped: BTreeMap<Sample, u32> = BTreeMap::new();
     for epoch in 0..EPOCHS {
         let plan = plan(&counts, &shuffle, epoch, (1, 32));
-        for sample in plan.lane(0).outputs(2_080..2_100).unwrap() {
+        for Planned { sample, .. } in plan.lane(0).planned(2_080..2_100).unwrap() {
             *dropped.entry(sample).or_default() += 1;
         }
     }

@@ -88,10 +88,6 @@ impl Table {
         self.header.keys
     }
 
-    pub fn bytes(&self) -> u64 {
-        self.places.file_bytes
-    }
-
     /// Calls `found` with the row of `key`, if there is one. A key of another type has none.
     ///
     /// # Errors  A part of the file is damaged or cannot be read.

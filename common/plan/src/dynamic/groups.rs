@@ -48,11 +48,6 @@ impl Groups {
         range.end - range.start
     }
 
-    /// Returns the number of samples of each of up to `most` groups from `first` on.
-    pub fn sizes(&self, first: u64, most: usize) -> Vec<u64> {
-        (first..self.count()).take(most).map(|group| self.samples_of(group)).collect()
-    }
-
     /// Returns the order of a group below [`Groups::count`]: that of a lane over its shards.
     ///
     /// Offsets in group ranges count its outputs.
@@ -86,15 +81,6 @@ impl Groups {
         let group = (self.line.place(position) / self.size) as u64;
         let offset = self.lane(group).output_with(Portion::default(), sample, known)?;
         Ok(offset.map(|offset| (group, offset)))
-    }
-
-    pub fn epoch(&self) -> u64 {
-        self.epoch
-    }
-
-    /// Returns the shuffle parameters, which are the key of the order.
-    pub fn shuffle(&self) -> &Shuffle {
-        &self.shuffle
     }
 
     fn places(&self, group: u64) -> Range<usize> {

@@ -33,7 +33,7 @@ impl EpochPlan {
     /// # Errors  `CursorsDoNotFit`; `NoSuchStep`: a step beyond the epoch; `WindowTooLarge`.
     pub fn delivered_by_shard(&self, steps: &[u64]) -> Result<Vec<u64>, PlanError> {
         let open = self.open_steps(steps)?;
-        self.by_shard(self.delivered_outputs(&open))
+        self.by_shard(self.outputs_where(|index, lane, end| self.taken_in(index, &open, lane, end)))
     }
 
     /// Returns the number of samples of each shard in steps that all ranks left out, `[shards]`;
@@ -226,11 +226,6 @@ impl EpochPlan {
             full.saturating_mul(per_lane).saturating_add(partial).min(reached).min(*length)
         };
         (0..).zip(lengths).map(end).collect()
-    }
-
-    /// Returns the delivered outputs of each lane of the first segment: ascending, with gaps.
-    fn delivered_outputs(&self, open: &Steps) -> Vec<Vec<Range<u64>>> {
-        self.outputs_where(|index, lane, end| self.taken_in(index, open, lane, end))
     }
 
     /// Returns the positions of a lane of a segment, below `end`, that the ranks took.

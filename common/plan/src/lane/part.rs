@@ -240,26 +240,6 @@ impl Part {
         Some(self.input_of_group(&group) + self.turns(&group).position(turn))
     }
 
-    /// Returns the samples at outputs, which are all below [`Part::samples`].
-    ///
-    /// # Errors  `WindowTooLarge`.
-    pub(crate) fn outputs(&self, outputs: Range<u64>) -> Result<Vec<Sample>, PlanError> {
-        let mut samples = Vec::new();
-        let mut next = outputs.start;
-        for block in self.blocks_from(outputs.start) {
-            if next >= outputs.end {
-                break;
-            }
-            let block = block?;
-            let end = block.outputs.end.min(outputs.end);
-            let place = |output: u64| (output - block.outputs.start) as usize;
-            let sources = &block.sources[place(next)..place(end)];
-            samples.extend(sources.iter().map(|input| self.input(*input)));
-            next = end;
-        }
-        Ok(samples)
-    }
-
     /// Returns the output of `sample`; `None`: it is in another part. Extends the cache `known`.
     ///
     /// # Errors  `WindowTooLarge`.

@@ -144,21 +144,15 @@ struct BlockStart {
 }
 
 impl Packing {
-    /// Returns the packs of the sequences of a shard. Packs each block in each variant once.
+    /// Returns the packs of the sequences of a shard. Packs each block in each variant once, except
+    /// blocks with a known number of packs.
     /// - `shard`: digest of the shard's content. `lengths`: tokens of each sequence, in order,
     ///   without the appended one.
+    /// - `counts`: those of [`Packing::counts`]; not used if there are not as many as blocks.
     ///
     /// # Errors
     /// A setting is out of range, a sequence is too long, or there are too many.
-    pub fn new(settings: PackSettings, shard: Digest, lengths: Lengths) -> Result<Self, PackError> {
-        Self::counted(settings, shard, lengths, &[])
-    }
-
-    /// Returns the same as [`Packing::new`], without packing blocks with a known number of packs.
-    /// - `counts`: those of [`Packing::counts`]; not used if there are not as many as blocks.
-    ///
-    /// # Errors  As [`Packing::new`].
-    pub fn counted(
+    pub fn new(
         settings: PackSettings,
         shard: Digest,
         lengths: Lengths,
@@ -193,7 +187,7 @@ impl Packing {
         Ok(packing)
     }
 
-    /// Returns the number of packs of each block, for [`Packing::counted`]; empty with `concat`, where
+    /// Returns the number of packs of each block, for [`Packing::new`]; empty with `concat`, where
     /// it follows from the lengths.
     pub fn counts(&self) -> Vec<u64> {
         match self.settings.method {

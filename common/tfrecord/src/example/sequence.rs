@@ -3,7 +3,7 @@
 use super::cells::{Cells, Count, Parts, Wanted};
 use super::feature::{ListRef, map_entry};
 use super::parse::{ExampleParser, Located, ParseError, malformed, place_in};
-use super::spec::{DType, Feature, FeatureSpec, SpecError};
+use super::spec::{Feature, FeatureSpec, SpecError};
 use super::wire::{WireError, next_message};
 
 /// Feature list of one record: the values of each step, checked but not decoded.
@@ -83,11 +83,6 @@ impl SequenceParser {
 
     pub fn lists(&self) -> &[FeatureSpec] {
         &self.lists
-    }
-
-    /// Returns the number of list keys that are read.
-    pub fn cells(&self) -> usize {
-        self.cells.wanted.len()
     }
 
     /// Returns the cells of a list.
@@ -202,10 +197,5 @@ impl SequenceParser {
         };
         let feature = self.cells.keys.name(cell).to_owned();
         ParseError::StepCount { feature, step, shape, expected, found }
-    }
-
-    /// Returns the type of a list's cell.
-    pub fn dtype(&self, cell: usize) -> DType {
-        self.cells.wanted[cell].dtype
     }
 }

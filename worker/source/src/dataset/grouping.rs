@@ -66,7 +66,7 @@ impl Grouping {
         lengths: Lengths,
         counts: &[u64],
     ) -> Result<Self, PackError> {
-        Packing::counted(settings, shard, lengths, counts).map(Self::Packs)
+        Packing::new(settings, shard, lengths, counts).map(Self::Packs)
     }
 
     /// Returns windows over the sequences of a shard.
