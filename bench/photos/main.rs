@@ -1,6 +1,6 @@
 //! Decodes and resizes photographs with one thread, as a baseline for the pipeline.
 //!
-//! `cargo run --release -p shardfeed-image --example photos -- FOLDER [SECONDS]`
+//! `cargo run --release -p shardfeed-bench --example photos -- FOLDER [SECONDS]`
 #![allow(clippy::disallowed_methods)] // A measurement needs clocks.
 #![allow(clippy::print_stdout)] // Prints the results.
 
