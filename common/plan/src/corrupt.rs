@@ -33,7 +33,6 @@ pub enum Corrupt {
 }
 
 impl Corrupt {
-    /// Returns true if corrupt records are skipped.
     pub fn skips(self) -> bool {
         self != Self::Error
     }

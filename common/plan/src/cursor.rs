@@ -205,7 +205,6 @@ impl Cursor {
         self.position.clone()
     }
 
-    /// Returns the state at this position.
     pub fn state(&self) -> LoaderState {
         self.state_at(&self.position)
     }

@@ -54,7 +54,6 @@ impl Turns {
         self.lengths.iter().map(&mut given).collect()
     }
 
-    /// Returns the position of `turn` in the group.
     pub(crate) fn position(&self, turn: Turn) -> u64 {
         let round = turn.offset / self.block_length;
         let earlier: u64 =

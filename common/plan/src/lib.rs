@@ -173,14 +173,7 @@ pub enum PlanError {
         "mixture epoch {epoch} has no sample {ordinal} of shard {shard} of source epoch \
          {source_epoch} of its source {source_number}"
     )]
-    NotInEpoch {
-        /// Number of the source in the stage.
-        source_number: u32,
-        source_epoch: u64,
-        shard: u32,
-        ordinal: u64,
-        epoch: u64,
-    },
+    NotInEpoch { source_number: u32, source_epoch: u64, shard: u32, ordinal: u64, epoch: u64 },
     /// A mixture is invalid, or does not have an epoch.
     #[error(transparent)]
     Mixture(Box<MixtureError>),

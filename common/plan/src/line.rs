@@ -28,7 +28,6 @@ const PARAMETER_MAX: u64 = 1 << 40;
 pub struct Shuffle {
     /// Order digest of the dataset: see [`crate::order_digest`].
     pub digest: OrderDigest,
-    /// The user's seed.
     pub seed: u64,
     /// True if anything is permuted; otherwise the window has no effect.
     pub enabled: bool,
@@ -41,7 +40,6 @@ pub struct Shuffle {
 }
 
 impl Shuffle {
-    /// Checks that an order can have these parameters.
     pub fn validate(&self) -> Result<(), PlanError> {
         check_parameters(&[
             ("shuffle_window", self.window, PARAMETER_MAX),

@@ -50,10 +50,7 @@ pub struct LoaderState {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StateError {
     #[error("this is not a whole shardfeed state: {reason}; pass the result of state_dict()")]
-    NotAState {
-        /// Missing or invalid part.
-        reason: String,
-    },
+    NotAState { reason: String },
     #[error(
         "the state has {what} {found}, this shardfeed knows up to {known}; upgrade shardfeed to \
          the version that wrote it"

@@ -26,36 +26,20 @@ pub struct ReadError {
 pub enum ReadErrorKind {
     /// The first header is invalid: most likely the file is not a TFRecord file.
     #[error("not a TFRecord file: the checksum of the first record's length is wrong")]
-    NotATfrecord {
-        /// Masked CRC found in the header.
-        stored: u32,
-        /// Masked CRC of the length bytes.
-        computed: u32,
-    },
+    NotATfrecord { stored: u32, computed: u32 },
     /// A later header is invalid. The rest of the file cannot be read, because the format has no
     /// marker to resynchronize at.
     #[error(
         "corrupt record: its length does not match its checksum (stored {stored:#010x}, \
          computed {computed:#010x})"
     )]
-    LengthCrc {
-        /// Masked CRC found in the header.
-        stored: u32,
-        /// Masked CRC of the length bytes.
-        computed: u32,
-    },
+    LengthCrc { stored: u32, computed: u32 },
     /// The data is damaged. Later records can still be read.
     #[error(
         "corrupt record: its {length} bytes do not match their checksum (stored {stored:#010x}, \
          computed {computed:#010x})"
     )]
-    DataCrc {
-        length: u64,
-        /// Masked CRC found after the data.
-        stored: u32,
-        /// Masked CRC of the data.
-        computed: u32,
-    },
+    DataCrc { length: u64, stored: u32, computed: u32 },
     #[error("truncated: the file ends {missing} bytes before the end of a record's 12-byte header")]
     TruncatedHeader { missing: u64 },
     #[error(

@@ -18,9 +18,7 @@ const MASK_DELTA: u32 = 0xa282_ead8;
      the file again from its source"
 )]
 pub struct LengthCrcMismatch {
-    /// Masked CRC found in the header.
     pub stored: u32,
-    /// Masked CRC of the length bytes in the header.
     pub computed: u32,
 }
 
@@ -31,9 +29,7 @@ pub struct LengthCrcMismatch {
      file again from its source"
 )]
 pub struct DataCrcMismatch {
-    /// Masked CRC found after the data.
     pub stored: u32,
-    /// Masked CRC of the data.
     pub computed: u32,
 }
 

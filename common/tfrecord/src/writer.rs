@@ -85,7 +85,6 @@ impl<W: Write> RecordWriter<W> {
         Ok(writer)
     }
 
-    /// Returns the number of records written so far.
     pub fn records(&self) -> u64 {
         self.records
     }
@@ -150,7 +149,6 @@ impl FileRecordWriter {
         file.finish()
     }
 
-    /// Returns the number of records written so far.
     pub fn records(&self) -> u64 {
         self.writer.records()
     }

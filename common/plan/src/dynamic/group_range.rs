@@ -80,7 +80,6 @@ impl FreeRanges {
         self.ends.iter().map(|(&(group, from), &to)| GroupRange { group, from, to })
     }
 
-    /// Removes and returns the first range.
     pub fn take_first(&mut self) -> Option<GroupRange> {
         let key = *self.ends.first_key_value()?.0;
         self.take_at(key)

@@ -339,7 +339,6 @@ impl Rests {
     }
 }
 
-/// Returns the part that contains `item`.
 fn part_at(starts: &[u64], item: u64) -> usize {
     starts.partition_point(|&start| start <= item) - 1
 }

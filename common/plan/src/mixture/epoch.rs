@@ -39,7 +39,6 @@ pub(super) struct SourceRange {
     first: u64,
     /// Samples of the first source epoch before the range.
     skipped: u64,
-    /// Samples of the range.
     count: u64,
     /// Position of the range in the epoch sequence.
     start: u64,

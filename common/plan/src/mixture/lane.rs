@@ -43,7 +43,6 @@ struct LabelBlock {
 /// The part of a queue that contains the last requested position.
 #[derive(Clone, Debug)]
 struct QueueCursor {
-    /// Positions of the part in the queue.
     positions: Range<u64>,
     outputs: PartOutputs,
 }

@@ -51,7 +51,6 @@ impl Merge {
         Self { lengths: lengths.into(), total }
     }
 
-    /// Returns the number of items of all queues.
     pub(super) fn total(&self) -> u64 {
         self.total
     }

@@ -12,7 +12,6 @@ use crate::digest::{Digest, OrderDigest, order_digest};
 use crate::random::stream_key;
 use crate::{EPOCHS, SAMPLES_MAX};
 
-/// Maximum number of stages of a mixture.
 pub const STAGES_MAX: usize = 64;
 
 /// Maximum number of sources of a stage: bounds the time of a random access, far above use.

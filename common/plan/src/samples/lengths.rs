@@ -35,7 +35,6 @@ impl Lengths {
         }
     }
 
-    /// Returns the bytes that they take in memory.
     pub fn memory_bytes(&self) -> usize {
         match self {
             Self::Short(lengths) => size_of_val(&lengths[..]),

@@ -127,7 +127,6 @@ pub struct Packing {
     shard: Digest,
     lengths: Arc<Lengths>,
     losses: PackLosses,
-    /// Number of parts of all sequences.
     parts: u64,
     /// Starts of the blocks, and the end of the last one.
     starts: Vec<BlockStart>,
@@ -207,7 +206,6 @@ impl Packing {
         self.shard
     }
 
-    /// Returns the bytes that it takes in memory, about.
     pub fn memory_bytes(&self) -> usize {
         size_of::<Self>() + self.lengths.memory_bytes() + size_of_val(&self.starts[..])
     }
@@ -460,7 +458,6 @@ impl PackSettings {
         format!("{self:?}").into_bytes()
     }
 
-    /// Checks that all settings are in their ranges.
     pub fn validate(&self) -> Result<(), PlanError> {
         check_parameters(&[("length", self.length, PACK_LENGTH_MAX)])?;
         check_parameters(&[("block", self.block, PACK_BLOCK_MAX)])?;

@@ -100,7 +100,6 @@ impl Windows {
         Ok(Self { settings, groups, block: block.max(1) })
     }
 
-    /// Returns the bytes that they take in memory.
     pub fn memory_bytes(&self) -> usize {
         size_of::<Self>() + size_of_val(&self.groups[..])
     }

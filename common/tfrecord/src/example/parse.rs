@@ -47,7 +47,6 @@ pub enum ParseError {
     CountMismatch {
         feature: String,
         shape: Vec<usize>,
-        /// Number of values of that shape.
         expected: usize,
         found: usize,
         /// Offset of the feature's value in bytes from the start of the record.
@@ -61,7 +60,6 @@ pub enum ParseError {
         feature: String,
         /// Shape of one element.
         shape: Vec<usize>,
-        /// Number of values of that shape.
         stride: usize,
         found: usize,
         /// Offset of the feature's value in bytes from the start of the record.
@@ -91,14 +89,7 @@ pub enum ParseError {
         "feature list `{feature}` has {found} values in step {step}, shape {shape:?} holds \
          {expected}; correct the shape or make it VarLen"
     )]
-    StepCount {
-        feature: String,
-        step: usize,
-        shape: Vec<usize>,
-        /// Number of values of that shape.
-        expected: usize,
-        found: usize,
-    },
+    StepCount { feature: String, step: usize, shape: Vec<usize>, expected: usize, found: usize },
     #[error("feature list `{feature}` has {steps} steps, but `{key}` has {others}")]
     Steps { feature: String, key: String, steps: usize, others: usize },
 }

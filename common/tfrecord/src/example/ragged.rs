@@ -7,10 +7,7 @@ use super::spec::Partition;
 #[non_exhaustive]
 pub enum PartitionFault {
     #[error("the first row begins at {first}, not at 0")]
-    First {
-        /// Begin of the first row.
-        first: i64,
-    },
+    First { first: i64 },
     /// A row would have a negative number of values, or row numbers descend.
     #[error("{next} comes after {last}, but they must not descend")]
     Descends { last: i64, next: i64 },

@@ -22,7 +22,6 @@ impl<'a> Steps<'a> {
         self.steps
     }
 
-    /// Returns the number of values of all steps.
     pub fn count(&self) -> usize {
         self.count
     }

@@ -318,10 +318,5 @@ pub enum SpecError {
         "feature `{feature}`: the default has {found} values, the shape holds {expected}; give one for \
          each (TensorFlow does not repeat a single one either)"
     )]
-    DefaultCount {
-        feature: String,
-        /// Number of values that the shape holds.
-        expected: usize,
-        found: usize,
-    },
+    DefaultCount { feature: String, expected: usize, found: usize },
 }

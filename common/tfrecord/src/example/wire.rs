@@ -1,6 +1,5 @@
 //! The part of the protobuf wire format that Examples need.
 
-/// Maximum number of bytes of a varint.
 pub(super) const VARINT_BYTES_MAX: usize = 10;
 
 /// Continuation bit of each of eight bytes.

@@ -101,7 +101,6 @@ impl Read for FromStart<'_> {
 struct FileWindow<'a> {
     file: &'a mut dyn ReadAt,
     window: Vec<u8>,
-    /// Offset of the window in the file.
     offset: u64,
     /// Number of filled bytes in the window.
     filled: usize,

@@ -11,7 +11,6 @@ use crate::compression::Decoder;
 use crate::error::{ReadError, ReadErrorKind};
 use crate::frame::{DataCrcMismatch, FOOTER_BYTES, HEADER_BYTES, decode_header, mask, stored_crc};
 
-/// Size of the buffer.
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// Indexes the records of `source`: the bytes of `file` as stored, compressed if the file is.
