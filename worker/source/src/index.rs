@@ -1,13 +1,14 @@
 //! Indexing of a dataset's files: in parallel, once per host and unchanged file.
 
+pub(crate) mod pass;
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use shardfeed_plan::{ChangeStamp, Corrupt};
 use shardfeed_tfrecord::{
     IndexOptions, ReadAt, ReadError, ReadErrorKind, ShardIndex, index_source,
@@ -17,15 +18,13 @@ use crate::cache::shared_index::SharedIndex;
 use crate::cache::{Cache, CacheOptions, Entries, IndexedFile};
 use crate::discover::Found;
 use crate::error::LoadError;
+use crate::index::pass::{FilePass, run_pass};
 use crate::looks::file_state::{FileState, forget};
 use crate::looks::{each, moved};
 use crate::remote::{Reach, RemoteFile, Stop, is_remote, stamps};
 use crate::rights::Rights;
 use crate::rules::FileRules;
 use crate::sidecar::{Fault, Sidecars};
-
-/// Maximum number of files scanned at once: scanning waits for storage more than for the processor.
-const SCANS_MAX: usize = 16;
 
 /// Remote files scanned at once: 64, the number of concurrent requests, if one request covers a
 /// file; otherwise 16, each with several requests.
@@ -39,9 +38,6 @@ const FAULTS_TOLD_MAX: usize = 10;
 
 /// Interval at which the results of a scan are kept, in case the process is killed.
 const KEEP_EVERY: Duration = Duration::from_secs(2);
-
-/// Maximum time between progress reports.
-const PROGRESS_EVERY: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScanStage {
@@ -99,11 +95,6 @@ pub type OnProgress<'a> = &'a mut dyn FnMut(&OpenProgress) -> bool;
 /// Adapts a progress callback to notes about waiting.
 pub fn waiting<'a>(progress: OnProgress<'a>) -> impl FnMut(&str) -> bool + 'a {
     move |note| progress(&OpenProgress::waiting(note))
-}
-
-enum ScanEvent {
-    Bytes(u64),
-    File(usize, Box<Result<(ShardIndex, Option<FileState>), LoadError>>),
 }
 
 /// A file's index in `found`, its shard index, and its state afterwards if it is local.
@@ -418,64 +409,20 @@ fn scan_all(
 ) -> Option<LoadError> {
     let paths = files.iter().map(|&file| (file, found.root.join(&found.paths[file]))).collect();
     let threads = remote.as_ref().map(|remote| remote.threads);
-    let stop = Arc::new(AtomicBool::new(false));
-    let (rights, next) = (rights.clone(), 0.into());
-    let scan = Arc::new(SharedScan { paths, remote, rules, rights, count, next, stop });
-    let (sender, receiver) = bounded(4 * SCANS_MAX);
-    let cores = std::thread::available_parallelism().map_or(2, usize::from);
-    for index in 0..threads.unwrap_or((2 * cores).min(SCANS_MAX)).min(files.len()) {
-        let (scan, sender) = (Arc::clone(&scan), sender.clone());
-        // Not joined: a hung read of storage must not block an interrupt.
-        let named = std::thread::Builder::new().name(format!("shardfeed-scan-{index}"));
-        if let Err(source) = named.spawn(move || scan.run(&sender)) {
-            return Some(LoadError::Io { file: "scanning threads".into(), source });
-        }
-    }
-    drop(sender);
-    let (mut results, mut errors, mut done) = (Vec::new(), Vec::new(), 0);
+    let (rights, stop) = (rights.clone(), Stop::default());
+    let scan = Arc::new(SharedScan { paths, remote, rules, rights, count, stop });
+    state.stage = ScanStage::Scanning;
     let mut kept = Instant::now();
-    loop {
-        state.stage = ScanStage::Scanning;
-        match receiver.recv_timeout(PROGRESS_EVERY) {
-            Ok(ScanEvent::Bytes(bytes)) => state.bytes += bytes,
-            Ok(ScanEvent::File(file, result)) => {
-                state.files += 1;
-                match *result {
-                    Ok((index, after)) => {
-                        results.push((file, index, after));
-                        done += 1;
-                    }
-                    Err(error) => {
-                        scan.stop.store(true, Ordering::Relaxed);
-                        errors.push((file, error));
-                    }
-                }
-            }
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => break,
-        }
-        let mut go_on = Ok(());
+    let mut go_on = |state: &ScanProgress, results: &mut Vec<Scanned>| {
+        let mut done = Ok(());
         if kept.elapsed() > KEEP_EVERY {
-            go_on = keep(std::mem::take(&mut results));
+            done = keep(std::mem::take(results));
             kept = Instant::now();
         }
-        if !progress(*state) {
-            go_on = Err(LoadError::Interrupted);
-        }
-        if let Err(error) = go_on {
-            scan.stop.store(true, Ordering::Relaxed);
-            return keep(results).err().or(Some(error));
-        }
-    }
-    if let Err(error) = keep(results) {
-        return Some(error);
-    }
-    let first = errors.into_iter().min_by_key(|(file, _)| found.paths.get(*file).cloned());
-    match first {
-        Some((_, error)) => Some(error),
-        None if done < files.len() => Some(LoadError::ReaderLost),
-        None => None,
-    }
+        if progress(*state) { done } else { Err(LoadError::Interrupted) }
+    };
+    let (rest, end) = run_pass(&scan, threads, state, &mut go_on);
+    keep(rest).and(end).err()
 }
 
 struct SharedScan {
@@ -484,7 +431,6 @@ struct SharedScan {
     rules: FileRules,
     rights: Rights,
     count: Option<Arc<dyn ScanCount>>,
-    next: AtomicUsize,
     stop: Stop,
 }
 
@@ -568,50 +514,54 @@ impl SharedScan {
         let name = file.display().to_string();
         Ok(Some(index_source(source, &name, options, progress)?))
     }
+}
 
-    /// Scans files until none is left or the receiver is gone.
-    fn run(&self, events: &Sender<ScanEvent>) {
+impl FilePass for SharedScan {
+    type Done = Scanned;
+
+    const NAME: &'static str = "scan";
+
+    const THREADS: &'static str = "scanning threads";
+
+    fn stop(&self) -> &Stop {
+        &self.stop
+    }
+
+    fn path(&self, number: usize) -> &Path {
+        &self.paths[number].1
+    }
+
+    fn work(&self, number: usize, progress: &mut dyn FnMut(u64)) -> Result<Scanned, LoadError> {
         let options = IndexOptions {
             compression: self.rules.compression,
             verify_data: self.rules.corrupt == Corrupt::SkipFile,
             keep_going: self.rules.corrupt.skips(),
             ..IndexOptions::default()
         };
-        while !self.stop.load(Ordering::Relaxed) {
-            let Some((file, path)) = self.paths.get(self.next.fetch_add(1, Ordering::Relaxed))
-            else {
-                return;
-            };
-            let mut told = 0;
-            let mut progress = |bytes: u64| {
-                let more = bytes.saturating_sub(told);
-                told = told.max(bytes);
-                // The receiver is gone after an interrupt; the progress is then dropped.
-                let _ = events.send(ScanEvent::Bytes(more));
-            };
-            let mut scan = |is_again| match &self.remote {
-                None => self.local(path, &options, is_again, &mut progress),
-                Some(remote) => {
-                    let url = path.display().to_string();
-                    remote.open(*file, &url, is_again, &self.stop).and_then(|mut source| {
-                        let index =
-                            self.index(&mut source, path, &options, is_again, &mut progress)?;
-                        Ok(index.map(|index| (index, None)))
-                    })
-                }
-            };
-            // A cache or the network may have changed a file that looks damaged.
-            let is_damaged = |scanned: &Result<Option<(ShardIndex, _)>, _>| match scanned {
-                Ok(Some((index, _))) => index.broken.is_some() || index.corrupt_records > 0,
-                Ok(None) => true,
-                Err(error) => LoadError::is_damage(error),
-            };
-            let first = scan(false);
-            let result = if is_damaged(&first) { scan(true) } else { first };
-            let result = Box::new(result.and_then(|found| found.ok_or(LoadError::ReaderLost)));
-            if events.send(ScanEvent::File(*file, result)).is_err() {
-                return;
+        let (file, path) = &self.paths[number];
+        let mut told = 0;
+        let mut progress = |bytes: u64| {
+            progress(bytes.saturating_sub(told));
+            told = told.max(bytes);
+        };
+        let mut scan = |is_again| match &self.remote {
+            None => self.local(path, &options, is_again, &mut progress),
+            Some(remote) => {
+                let url = path.display().to_string();
+                let mut source = remote.open(*file, &url, is_again, &self.stop)?;
+                let index = self.index(&mut source, path, &options, is_again, &mut progress)?;
+                Ok(index.map(|index| (index, None)))
             }
-        }
+        };
+        // A cache or the network may have changed a file that looks damaged.
+        let is_damaged = |scanned: &Result<Option<(ShardIndex, _)>, _>| match scanned {
+            Ok(Some((index, _))) => index.broken.is_some() || index.corrupt_records > 0,
+            Ok(None) => true,
+            Err(error) => LoadError::is_damage(error),
+        };
+        let first = scan(false);
+        let result = if is_damaged(&first) { scan(true) } else { first };
+        let (index, after) = result?.ok_or(LoadError::ReaderLost)?;
+        Ok((*file, index, after))
     }
 }

@@ -17,7 +17,7 @@ mod runtime;
 mod transport;
 
 pub use fetch::RemoteStats;
-pub(crate) use fetch::{Reach, RemoteCounters, RemoteObject, Stop};
+pub(crate) use fetch::{Reach, RemoteObject, Stop};
 pub(crate) use file::RemoteFile;
 pub(crate) use listing::{GoOn, find, stamps};
 pub use location::is_remote;

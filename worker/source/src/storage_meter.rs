@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use crate::remote::{RemoteCounters, RemoteStats};
+use crate::remote::RemoteStats;
+use crate::shared::Lock;
 use crate::trace;
 
 /// Counters of reads from storage.
 #[derive(Debug, Default)]
 pub struct StorageMeter {
     /// Counters of requests to object stores.
-    pub(crate) remote: Arc<RemoteCounters>,
+    pub(crate) remote: Arc<Lock<RemoteStats>>,
     wait_ns: AtomicU64,
     bytes: AtomicU64,
 }
@@ -42,6 +43,6 @@ impl StorageMeter {
 
     /// Returns the requests to object stores so far.
     pub fn remote(&self) -> RemoteStats {
-        self.remote.stats()
+        *self.remote.lock()
     }
 }

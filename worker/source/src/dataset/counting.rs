@@ -3,11 +3,10 @@
 //! A map is kept beside the index cache, for its shard and its program. A map that damaged records
 //! were left out of is kept on this host only, and for this file only.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use shardfeed_pipeline::{MeasuredColumns, Row, RowError, RowFault, SampleProgram};
 use shardfeed_plan::{Corrupt, PackError};
 use shardfeed_tfrecord::{
@@ -21,13 +20,10 @@ use super::scan_count::{SAMPLES_MAX, row_groups};
 use crate::cache::{Cache, CacheOptions};
 use crate::error::LoadError;
 use crate::files::{Files, ShardBytes};
+use crate::index::pass::{FilePass, run_pass};
 use crate::index::{ScanProgress, ScanStage};
-
-/// Maximum number of files read at once.
-const READS_MAX: usize = 16;
-
-/// Maximum time between progress reports.
-const PROGRESS_EVERY: Duration = Duration::from_millis(100);
+use crate::remote::Stop;
+use crate::shared::Lock;
 
 /// Maximum number of damaged records that are listed.
 const DAMAGED_MAX: usize = 1000;
@@ -35,13 +31,8 @@ const DAMAGED_MAX: usize = 1000;
 /// Maximum bytes of the reason why a record is damaged.
 const REASON_BYTES_MAX: usize = 300;
 
-/// The map of a shard, and the rest that was found.
-type HeldShard = (HeldMap, CountedShard);
-
-enum CountEvent {
-    Bytes(u64),
-    Shard(usize, Box<Result<HeldShard, LoadError>>),
-}
+/// A shard's number, its map, and the rest that was found.
+type HeldShard = (usize, HeldMap, CountedShard);
 
 /// Samples of a shard, and its damaged records.
 #[derive(Default)]
@@ -56,71 +47,123 @@ pub(super) struct CountedShard {
     pub(super) columns: MeasuredColumns,
 }
 
-/// Returns the samples of every shard: from the cache, or else by reading it.
-/// - `progress`: called now and then from this thread; returning `false` cancels.
-///
-/// # Errors  The first damaged file by name; `Interrupted`.
-pub(super) fn sample_maps(
-    dataset: &Arc<Dataset>,
-    program: &Arc<SampleProgram>,
-    corrupt: Corrupt,
-    options: &CacheOptions,
-    progress: &mut dyn FnMut(ScanProgress) -> bool,
-) -> Result<SampleMaps, LoadError> {
-    let kept = Arc::new(KeptMaps::new(dataset, program, options));
-    let mut maps: Vec<Option<HeldMap>> = vec![None; dataset.files().len()];
-    kept.fill(&mut maps, progress)?;
-    kept.publish(&maps, progress)?;
-    let pending = |kept, maps| PendingMaps { dataset, program, corrupt, kept, maps };
-    if !maps.iter().any(|map| lacks(program, map.as_ref())) {
-        return pending(kept, maps).done(progress);
+impl Dataset {
+    /// Returns this dataset with the samples that a program makes of its records. Reads every shard
+    /// whose samples are not in the cache.
+    /// - `corrupt`: policy for records that the program fails on.
+    /// - `progress`: called now and then from this thread; returning `false` cancels.
+    ///
+    /// # Errors  The first damaged file by name; there is no sample; `Interrupted`.
+    pub fn with_samples(
+        self,
+        program: &Arc<SampleProgram>,
+        corrupt: Corrupt,
+        cache: &CacheOptions,
+        progress: &mut dyn FnMut(ScanProgress) -> bool,
+    ) -> Result<Self, LoadError> {
+        let dataset = Arc::new(self);
+        let maps = dataset.count_samples(program, corrupt, cache, progress)?;
+        Arc::unwrap_or_clone(dataset).with_maps(program, Arc::new(maps))
     }
-    let cache = Cache::open(&options.folder, dataset.root());
-    let _lock = cache.lock(|| progress(ScanProgress::at(ScanStage::Waiting)))?;
-    // Another process may have counted while this one waited.
-    kept.fill(&mut maps, progress)?;
-    kept.fetch(&mut maps, progress)?;
-    pending(kept, maps).done(progress)
-}
 
-/// Returns the samples of every shard if all of them are in the cache.
-///
-/// # Errors  A sequence is too long; there are too many.
-pub(super) fn kept_maps(
-    dataset: &Arc<Dataset>,
-    program: &Arc<SampleProgram>,
-    options: &CacheOptions,
-) -> Result<Option<SampleMaps>, LoadError> {
-    let mut maps = vec![None; dataset.files().len()];
-    let kept = Arc::new(KeptMaps::new(dataset, program, options));
-    kept.fill(&mut maps, &mut |_| true)?;
-    if maps.iter().any(Option::is_none) {
-        return Ok(None);
+    /// Returns the samples of each shard, from the cache or by reading it.
+    ///
+    /// # Errors  As [`Dataset::with_samples`], but none if there is no sample.
+    pub fn count_samples(
+        self: &Arc<Self>,
+        program: &Arc<SampleProgram>,
+        corrupt: Corrupt,
+        cache: &CacheOptions,
+        progress: &mut dyn FnMut(ScanProgress) -> bool,
+    ) -> Result<SampleMaps, LoadError> {
+        let kept = Arc::new(KeptMaps::new(self, program, cache));
+        let mut maps: Vec<Option<HeldMap>> = vec![None; self.files().len()];
+        kept.fill(&mut maps, progress)?;
+        kept.publish(&maps, progress)?;
+        let pending = |kept, maps| PendingMaps { dataset: self, program, corrupt, kept, maps };
+        if !maps.iter().any(|map| lacks(program, map.as_ref())) {
+            return pending(kept, maps).done(progress);
+        }
+        let index = Cache::open(&cache.folder, self.root());
+        let _lock = index.lock(|| progress(ScanProgress::at(ScanStage::Waiting)))?;
+        // Another process may have counted while this one waited.
+        kept.fill(&mut maps, progress)?;
+        kept.fetch(&mut maps, progress)?;
+        pending(kept, maps).done(progress)
     }
-    let pending = PendingMaps { dataset, program, corrupt: Corrupt::Error, kept, maps };
-    pending.done(&mut |_| true).map(Some)
-}
 
-/// Returns the samples of each shard whose map is in the cache or its index.
-///
-/// # Errors  The index cannot be read, or is damaged; a sequence is too long; `Interrupted`.
-pub(super) fn known_maps(
-    dataset: &Arc<Dataset>,
-    program: &Arc<SampleProgram>,
-    options: &CacheOptions,
-    progress: &mut dyn FnMut(ScanProgress) -> bool,
-) -> Result<Vec<Option<HeldMap>>, LoadError> {
-    let kept = Arc::new(KeptMaps::new(dataset, program, options));
-    let mut maps = vec![None; dataset.files().len()];
-    kept.fill(&mut maps, progress)?;
-    kept.fetch(&mut maps, progress)?;
-    for (shard, map) in maps.iter_mut().enumerate() {
-        if let Some(counted) = map.take_if(|map| lacks(program, Some(map))) {
-            let counted = counted.get().clone();
-            *map = Some(grouped(dataset, program, shard, counted, &[])?);
+    /// Returns the samples of each shard if all of them are in the cache.
+    ///
+    /// # Errors  A sequence is too long to be packed; there are too many.
+    pub fn kept_samples(
+        self: &Arc<Self>,
+        program: &Arc<SampleProgram>,
+        cache: &CacheOptions,
+    ) -> Result<Option<SampleMaps>, LoadError> {
+        let mut maps = vec![None; self.files().len()];
+        let kept = Arc::new(KeptMaps::new(self, program, cache));
+        kept.fill(&mut maps, &mut |_| true)?;
+        if maps.iter().any(Option::is_none) {
+            return Ok(None);
+        }
+        let pending = PendingMaps { dataset: self, program, corrupt: Corrupt::Error, kept, maps };
+        pending.done(&mut |_| true).map(Some)
+    }
+
+    /// Returns the map of each shard that the cache or its index has.
+    ///
+    /// # Errors  The index cannot be read, or is damaged; a sequence is too long; `Interrupted`.
+    pub fn known_maps(
+        self: &Arc<Self>,
+        program: &Arc<SampleProgram>,
+        cache: &CacheOptions,
+        progress: &mut dyn FnMut(ScanProgress) -> bool,
+    ) -> Result<Vec<Option<HeldMap>>, LoadError> {
+        let kept = Arc::new(KeptMaps::new(self, program, cache));
+        let mut maps = vec![None; self.files().len()];
+        kept.fill(&mut maps, progress)?;
+        kept.fetch(&mut maps, progress)?;
+        for (shard, map) in maps.iter_mut().enumerate() {
+            if let Some(counted) = map.take_if(|map| lacks(program, Some(map))) {
+                let counted = counted.get().clone();
+                *map = Some(grouped(self, program, shard, counted, &[])?);
+            }
+        }
+        Ok(maps)
+    }
+
+    /// Writes the maps of its samples to the cache, unless damaged records were left out.
+    pub fn keep_samples(self: &Arc<Self>, program: &Arc<SampleProgram>, cache: &CacheOptions) {
+        if let Some(maps) = self.samples().filter(|maps| maps.damaged_total == 0) {
+            let kept = KeptMaps::new(self, program, cache);
+            let maps = || maps.maps().iter().map(HeldMap::get).enumerate();
+            kept.keep(maps());
+            kept.keep_counts(maps());
         }
     }
-    Ok(maps)
+
+    /// Returns this dataset with these samples of its shards.
+    ///
+    /// # Errors  There is no sample.
+    pub fn with_maps(
+        self,
+        program: &SampleProgram,
+        maps: Arc<SampleMaps>,
+    ) -> Result<Self, LoadError> {
+        let records = self.manifest().records();
+        if records == 0 || maps.maps().iter().any(|map| map.samples() > 0) {
+            return Ok(Self { samples: Some(maps), ..self });
+        }
+        let damaged = match maps.damaged_total {
+            0 => String::new(),
+            damaged => format!(" ({damaged} of them are damaged)"),
+        };
+        Err(LoadError::Option(format!(
+            "no sample is left: {program} leaves none of the {records} records in {} files{damaged}; \
+             check it against the values of its columns, or name more files",
+            maps.maps().len(),
+        )))
+    }
 }
 
 /// True if a shard is to be counted, or its packs to be made.
@@ -146,20 +189,19 @@ impl PendingMaps<'_> {
         let missing: Vec<_> = (0..maps.len()).filter(lacks).collect();
         let (mut damaged, mut damaged_total) = (vec![], 0);
         if !missing.is_empty() {
-            let stop: Arc<AtomicBool> = Arc::default();
+            let stop = Stop::default();
             let files = Files::new(Arc::clone(dataset), Arc::default(), Arc::clone(&stop))?;
-            let missing =
-                missing.into_iter().map(|shard| (shard, maps[shard].take().into())).collect();
+            let known = |shard: usize| (shard, Lock::new(maps[shard].take()));
+            let missing = missing.into_iter().map(known).collect();
             let pass = CountingPass {
                 files: Arc::new(files),
                 program: Arc::clone(program),
                 corrupt,
                 kept,
                 missing,
-                next: 0.into(),
                 stop,
             };
-            for (shard, (map, counted)) in count_all(&Arc::new(pass), progress)? {
+            for (shard, map, counted) in count_all(&Arc::new(pass), progress)? {
                 maps[shard] = Some(map);
                 damaged_total += counted.damaged_total;
                 damaged.extend(counted.damaged);
@@ -169,42 +211,6 @@ impl PendingMaps<'_> {
         }
         Ok(SampleMaps::new(maps.into_iter().flatten().collect(), damaged, damaged_total))
     }
-}
-
-/// Writes maps without damaged records to the cache.
-pub(super) fn keep_maps(
-    dataset: &Arc<Dataset>,
-    program: &Arc<SampleProgram>,
-    options: &CacheOptions,
-    maps: &SampleMaps,
-) {
-    if maps.damaged_total == 0 {
-        let kept = KeptMaps::new(dataset, program, options);
-        let maps = || maps.maps().iter().map(HeldMap::get).enumerate();
-        kept.keep(maps());
-        kept.keep_counts(maps());
-    }
-}
-
-/// Rejects a dataset of which no sample is left.
-pub(super) fn check_some(
-    dataset: &Dataset,
-    program: &SampleProgram,
-    maps: &SampleMaps,
-) -> Result<(), LoadError> {
-    let records = dataset.manifest().records();
-    if records == 0 || maps.maps().iter().any(|map| map.samples() > 0) {
-        return Ok(());
-    }
-    let damaged = match maps.damaged_total {
-        0 => String::new(),
-        damaged => format!(" ({damaged} of them are damaged)"),
-    };
-    Err(LoadError::Option(format!(
-        "no sample is left: {program} leaves none of the {records} records in {} files{damaged}; check \
-         it against the values of its columns, or name more files",
-        maps.maps().len(),
-    )))
 }
 
 /// Returns a counted map with its packs or windows, if the program makes them.
@@ -237,55 +243,19 @@ pub(super) fn grouped(
 fn count_all(
     pass: &Arc<CountingPass>,
     progress: &mut dyn FnMut(ScanProgress) -> bool,
-) -> Result<Vec<(usize, HeldShard)>, LoadError> {
+) -> Result<Vec<HeldShard>, LoadError> {
     let files = pass.files.dataset().files();
-    let is_counted =
-        |map: &Mutex<Option<HeldMap>>| map.lock().unwrap_or_else(PoisonError::into_inner).is_some();
-    let uncounted = pass.missing.iter().filter(|(_, map)| !is_counted(map));
+    let uncounted = pass.missing.iter().filter(|(_, map)| map.lock().is_none());
     let bytes_total = uncounted.map(|(shard, _)| files[*shard].stamp.size_bytes).sum();
     let files_total = pass.missing.len();
     let mut state =
         ScanProgress { files_total, bytes_total, ..ScanProgress::at(ScanStage::Counting) };
-    let (sender, receiver) = bounded(4 * READS_MAX);
-    let cores = std::thread::available_parallelism().map_or(2, usize::from);
-    for index in 0..(2 * cores).min(READS_MAX).min(files_total) {
-        let (pass, sender) = (Arc::clone(pass), sender.clone());
-        // Not joined: a hung read of storage must not block an interrupt.
-        let named = std::thread::Builder::new().name(format!("shardfeed-count-{index}"));
-        if let Err(source) = named.spawn(move || pass.run(&sender)) {
-            return Err(LoadError::Io { file: "counting threads".into(), source });
-        }
-    }
-    drop(sender);
-    let (mut counted, mut errors) = (Vec::with_capacity(files_total), Vec::new());
-    loop {
-        match receiver.recv_timeout(PROGRESS_EVERY) {
-            Ok(CountEvent::Bytes(more)) => state.bytes += more,
-            Ok(CountEvent::Shard(shard, result)) => {
-                state.files += 1;
-                match *result {
-                    Ok(map) => counted.push((shard, map)),
-                    Err(error) => {
-                        pass.stop.store(true, Ordering::Relaxed);
-                        errors.push((shard, error));
-                    }
-                }
-            }
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => break,
-        }
-        if !progress(state) {
-            pass.stop.store(true, Ordering::Relaxed);
-            return Err(LoadError::Interrupted);
-        }
-    }
-    // Reads that were stopped for the error of another file are no errors of their own.
-    errors.sort_by_key(|(shard, error)| (matches!(error, LoadError::Interrupted), *shard));
-    match errors.into_iter().next() {
-        Some((_, error)) => Err(error),
-        None if counted.len() < files_total => Err(LoadError::ReaderLost),
-        None => Ok(counted),
-    }
+    let mut go_on = |state: &ScanProgress, _: &mut Vec<HeldShard>| match progress(*state) {
+        true => Ok(()),
+        false => Err(LoadError::Interrupted),
+    };
+    let (counted, end) = run_pass(pass, None, &mut state, &mut go_on);
+    end.map(|()| counted)
 }
 
 /// State shared by the counting threads.
@@ -295,37 +265,38 @@ struct CountingPass {
     corrupt: Corrupt,
     kept: Arc<KeptMaps>,
     /// Shards to count; with its map a shard to pack.
-    missing: Vec<(usize, Mutex<Option<HeldMap>>)>,
-    next: AtomicUsize,
-    stop: Arc<AtomicBool>,
+    missing: Vec<(usize, Lock<Option<HeldMap>>)>,
+    stop: Stop,
+}
+
+impl FilePass for CountingPass {
+    type Done = HeldShard;
+
+    const NAME: &'static str = "count";
+
+    const THREADS: &'static str = "counting threads";
+
+    fn stop(&self) -> &Stop {
+        &self.stop
+    }
+
+    fn path(&self, number: usize) -> &Path {
+        &self.files.dataset().files()[self.missing[number].0].path
+    }
+
+    fn work(&self, number: usize, progress: &mut dyn FnMut(u64)) -> Result<HeldShard, LoadError> {
+        let (shard, known) = &self.missing[number];
+        let known = known.lock().take();
+        let is_new = known.is_none();
+        let counted = match known {
+            Some(map) => CountedShard { map: map.get().clone(), ..CountedShard::default() },
+            None => self.measured(*shard, progress)?,
+        };
+        self.grouped(*shard, counted, is_new)
+    }
 }
 
 impl CountingPass {
-    /// Counts shards until none is left or the receiver is gone.
-    fn run(&self, events: &Sender<CountEvent>) {
-        while !self.stop.load(Ordering::Relaxed) {
-            let next = self.next.fetch_add(1, Ordering::Relaxed);
-            let Some((shard, known)) = self.missing.get(next) else {
-                return;
-            };
-            let shard = *shard;
-            let mut progress = |bytes: u64| {
-                // The receiver is gone after an interrupt; the progress is then dropped.
-                let _ = events.send(CountEvent::Bytes(bytes));
-            };
-            let known = known.lock().unwrap_or_else(PoisonError::into_inner).take();
-            let is_new = known.is_none();
-            let counted = match known {
-                Some(map) => Ok(CountedShard { map: map.get().clone(), ..CountedShard::default() }),
-                None => self.measured(shard, &mut progress),
-            };
-            let result = counted.and_then(|counted| self.grouped(shard, counted, is_new));
-            if events.send(CountEvent::Shard(shard, Box::new(result))).is_err() {
-                return;
-            }
-        }
-    }
-
     /// Counts a shard: by values that another program measured, or else by reading it.
     fn measured(
         &self,
@@ -377,7 +348,7 @@ impl CountingPass {
             let mut go_on = || !self.stop.load(Ordering::Relaxed);
             self.kept.offer(shard, &map.get(), is_new, &mut go_on)?;
         }
-        Ok((map, counted))
+        Ok((shard, map, counted))
     }
 
     fn count(

@@ -1,7 +1,7 @@
 //! Sample maps and numbers of packs that are kept: on this host, and in the index of all hosts.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use shardfeed_pipeline::{MeasuredColumn, MeasuredColumns, SampleProgram};
@@ -21,6 +21,7 @@ use crate::error::LoadError;
 use crate::index::{ScanProgress, ScanStage};
 use crate::looks::each;
 use crate::remote::GoOn;
+use crate::shared::Lock;
 
 /// Callback with the shard, the name and the content of an object; `false`: it is damaged.
 type Take<'a> = &'a mut dyn FnMut(usize, &str, &[u8]) -> Result<bool, LoadError>;
@@ -84,14 +85,14 @@ impl KeptMaps {
         let lacking: Vec<_> = (0..maps.len()).filter(|shard| lacks(&maps[*shard])).collect();
         let mut state = ScanProgress::at(ScanStage::Counting);
         state.files_total = lacking.len();
-        let known = lacking.iter().map(|shard| (*shard, Mutex::new(maps[*shard].take()))).collect();
+        let known = lacking.iter().map(|shard| (*shard, Lock::new(maps[*shard].take()))).collect();
         let mut go_on = |files| {
             state.files = files;
             progress(state)
         };
         let kept = Arc::clone(self);
         let found = each(known, &mut go_on, move |(shard, known)| {
-            let known = known.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let known = known.lock().take();
             kept.of_host(*shard, known)
         })?;
         for (shard, found) in lacking.into_iter().zip(found) {

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use futures::StreamExt;
@@ -19,24 +19,12 @@ use super::location::Location;
 use super::runtime::Task;
 use crate::blocks::{BLOCK_BYTES, BlockCache, BlockKey};
 use crate::error::LoadError;
+use crate::shared::Lock;
 
 /// Flag that is set when the results are no longer needed.
 pub(crate) type Stop = Arc<AtomicBool>;
 
-/// Counters of requests to stores, shared by all readers of one loader.
-#[derive(Debug, Default)]
-pub(crate) struct RemoteCounters {
-    /// Requests made for ranges.
-    pub(crate) requests: AtomicU64,
-    /// Retries among them.
-    pub(crate) retries: AtomicU64,
-    /// Bytes received.
-    pub(crate) bytes: AtomicU64,
-    /// Bytes read from this host's disk cache.
-    pub(crate) cached_bytes: AtomicU64,
-}
-
-/// Requests to stores so far.
+/// Requests of a loader's readers to stores so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemoteStats {
     /// Requests for ranges.
@@ -48,23 +36,11 @@ pub struct RemoteStats {
     pub cached_bytes: u64,
 }
 
-impl RemoteCounters {
-    pub(crate) fn stats(&self) -> RemoteStats {
-        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        RemoteStats {
-            requests: of(&self.requests),
-            retries: of(&self.retries),
-            bytes: of(&self.bytes),
-            cached_bytes: of(&self.cached_bytes),
-        }
-    }
-}
-
 /// Access to the objects of a bucket.
 #[derive(Clone, Debug)]
 pub(crate) struct Reach {
     bucket: Arc<Bucket>,
-    counters: Arc<RemoteCounters>,
+    counters: Arc<Lock<RemoteStats>>,
     blocks: Option<Arc<BlockCache>>,
 }
 
@@ -74,7 +50,7 @@ impl Reach {
     /// # Errors  The URL is invalid, or the environment has no valid settings for a store.
     pub(crate) fn open(
         url: &str,
-        counters: Arc<RemoteCounters>,
+        counters: Arc<Lock<RemoteStats>>,
         blocks: Option<Arc<BlockCache>>,
     ) -> Result<Self, LoadError> {
         let bucket = Bucket::open(&Location::parse(url)?)?;
@@ -157,7 +133,7 @@ impl RemoteObject {
             let span = self.span(number..number + 1);
             let whole = |block: &Vec<u8>| block.len() as u64 == span.end - span.start;
             if let Some(block) = found[index].take().filter(whole) {
-                self.reach.counters.cached_bytes.fetch_add(block.len() as u64, Ordering::Relaxed);
+                self.reach.counters.lock().cached_bytes += block.len() as u64;
                 all.extend_from_slice(&block);
                 number += 1;
                 continue;
@@ -194,9 +170,10 @@ impl RemoteObject {
             if stop.load(Ordering::Relaxed) {
                 return Err(LoadError::Interrupted);
             }
-            self.reach.counters.requests.fetch_add(1, Ordering::Relaxed);
-            if attempts.failures > 0 {
-                self.reach.counters.retries.fetch_add(1, Ordering::Relaxed);
+            {
+                let mut counters = self.reach.counters.lock();
+                counters.requests += 1;
+                counters.retries += u64::from(attempts.failures > 0);
             }
             let before = got.len();
             let mut fault = self.attempt(&range, &mut got).await;
@@ -211,7 +188,7 @@ impl RemoteObject {
                     Err(fault) => fault,
                 });
             }
-            self.reach.counters.bytes.fetch_add((got.len() - before) as u64, Ordering::Relaxed);
+            self.reach.counters.lock().bytes += (got.len() - before) as u64;
             let at = range.start + got.len() as u64;
             match fault {
                 Ok(()) => return Ok(got.into()),
