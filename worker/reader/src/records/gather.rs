@@ -146,53 +146,34 @@ impl Gathered {
 #[derive(Debug)]
 pub(crate) struct Stock {
     rows: Vec<PendingRow>,
-    chunks: Vec<StockChunk>,
-}
-
-#[derive(Debug)]
-struct StockChunk {
-    /// `None` once none of its rows is left.
-    chunk: Option<Arc<ChunkBuffer>>,
-    /// Rows of it that were not given.
-    left: usize,
-    /// The batch that it was given to last, and its number there.
-    given: Option<(u64, u32)>,
+    /// Chunks of the rows that were not given.
+    chunks: Chunks,
 }
 
 impl Stock {
     pub(crate) fn new(gathered: Gathered) -> Self {
-        let Gathered { rows, chunks } = gathered;
-        let chunk = |chunk| StockChunk { chunk: Some(chunk), left: 0, given: None };
-        let mut chunks: Vec<_> = chunks.into_iter().map(chunk).collect();
-        for row in &rows {
+        let mut chunks = Chunks::default();
+        let numbers = gathered.chunks.into_iter().map(|chunk| chunks.insert(chunk));
+        let numbers: Vec<_> = numbers.collect();
+        for row in &gathered.rows {
             if let Item::Held(held) = row.item {
-                chunks[held.chunk as usize].left += 1;
+                chunks.hold(held.chunk, 1);
             }
         }
-        Self { rows, chunks }
+        numbers.into_iter().for_each(|number| chunks.let_go(number));
+        Self { rows: gathered.rows, chunks }
     }
 
     /// Moves a row into a batch.
     /// - `batch`: number of the batch, which is given all its rows before another one.
     pub(crate) fn give(&mut self, row: usize, batch: u64, into: &mut Gathered) {
-        let mut row = self.rows[row];
-        if let Item::Held(held) = &mut row.item {
-            let of = &mut self.chunks[held.chunk as usize];
-            held.chunk = match of.given {
-                Some((given, number)) if given == batch => number,
-                _ => into.chunk(Arc::clone(of.chunk.as_ref().expect("a row of it is left"))),
-            };
-            of.given = Some((batch, held.chunk));
-            of.left -= 1;
-            if of.left == 0 {
-                of.chunk = None;
-            }
-        }
-        into.rows.push(row);
+        let PendingRow { item, valid, occurrence } = self.rows[row];
+        let item = self.chunks.moved(item, batch, into);
+        into.rows.push(PendingRow { item, valid, occurrence });
     }
 }
 
-/// Chunks of a lane's shards, while records of them are held.
+/// Chunks of which records are held.
 #[derive(Debug, Default)]
 pub(crate) struct Chunks {
     entries: Vec<HeldChunk>,
@@ -207,14 +188,14 @@ struct HeldChunk {
     chunk: Option<Arc<ChunkBuffer>>,
     /// Number of held records, plus one while more of its records may be held.
     held: usize,
-    /// Its number in the batch being collected.
-    given: (u64, u32),
+    /// The batch that it was given to last, and its number there.
+    given: Option<(u64, u32)>,
 }
 
 impl Chunks {
     /// Adds a chunk, held once.
     pub(crate) fn insert(&mut self, chunk: Arc<ChunkBuffer>) -> u32 {
-        let entry = HeldChunk { chunk: Some(chunk), held: 1, given: (0, 0) };
+        let entry = HeldChunk { chunk: Some(chunk), held: 1, given: None };
         match self.free.pop() {
             Some(number) => {
                 self.entries[number as usize] = entry;
@@ -248,23 +229,24 @@ impl Chunks {
     ) {
         self.gathering += 1;
         for item in items {
-            let item = match item {
-                Item::Held(held) => Item::Held(self.moved(held, into)),
-                Item::Place(_) => item,
-            };
+            let item = self.moved(item, self.gathering, into);
             into.rows.push(PendingRow { item, valid, occurrence: u32::from(!valid) });
         }
     }
 
-    fn moved(&mut self, held: HeldRecord, into: &mut Gathered) -> HeldRecord {
+    /// Returns a held item as one of a batch, whose items are moved before those of another one.
+    fn moved(&mut self, item: Item, batch: u64, into: &mut Gathered) -> Item {
+        let Item::Held(held) = item else {
+            return item;
+        };
         let entry = &mut self.entries[held.chunk as usize];
-        if entry.given.0 != self.gathering {
-            let chunk = entry.chunk.as_ref().expect("a record of it is held");
-            entry.given = (self.gathering, into.chunk(Arc::clone(chunk)));
-        }
-        let moved = HeldRecord { chunk: entry.given.1, ..held };
+        let number = match entry.given {
+            Some((given, number)) if given == batch => number,
+            _ => into.chunk(Arc::clone(entry.chunk.as_ref().expect("a record of it is held"))),
+        };
+        entry.given = Some((batch, number));
         self.let_go(held.chunk);
-        moved
+        Item::Held(HeldRecord { chunk: number, ..held })
     }
 }
 
