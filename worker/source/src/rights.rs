@@ -19,7 +19,6 @@ use shardfeed_plan::{fixed_folder, is_below};
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_socket::Peer;
 
-use crate::discover::Found;
 use crate::error::LoadError;
 use crate::looks::{each, moved};
 use crate::wait::receive;
@@ -123,21 +122,6 @@ impl DataRoots {
         let there = Path::new(folder).ancestors().find_map(|path| fs::canonicalize(path).ok());
         let is_local = !folder.contains("://");
         is_local && there.is_some_and(|path| !is_below(&self.resolved, &path.display().to_string()))
-    }
-
-    /// Rejects a scan of files that symbolic links lead outside the roots.
-    /// - `go_on`: called during the looks, with `true` if one was completed; `false` cancels.
-    ///
-    /// # Errors  `Denied`; `Interrupted`.
-    pub fn check_found(
-        &self,
-        found: &Found,
-        go_on: &mut dyn FnMut(bool) -> bool,
-    ) -> Result<(), LoadError> {
-        match self.given.is_empty() || self.hold(&found.root, &found.paths, go_on)? {
-            true => Ok(()),
-            false => Err(outside(&[found.root.display().to_string()])),
-        }
     }
 }
 

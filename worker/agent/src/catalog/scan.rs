@@ -209,7 +209,7 @@ impl ScanLoop {
         roots.check(patterns)?;
         let mut go_on = self.tells(running);
         let found = discover(patterns, &mut go_on)?;
-        roots.check_found(&found, &mut go_on)?;
+        Rights::below(roots).check(&found.root, &found.paths, &mut go_on)?;
         let listing = Listing::of(found, &mut go_on)?;
         again(|| {
             for (_, content) in &listing.parts {
@@ -250,7 +250,8 @@ impl ScanLoop {
         let stamps = known.collect::<Option<Vec<_>>>().unwrap_or_default();
         let paths = listing.files.into_iter().map(|file| file.path).collect();
         let found = Found::new(root, paths, stamps);
-        roots.check_found(&found, &mut self.tells(running))?;
+        let rights = Rights::below(roots);
+        rights.check(&found.root, &found.paths, &mut self.tells(running))?;
         let (is_remote, begun) = (is_remote(&found.root), Instant::now());
         let mut progress = |state: ScanProgress| {
             running.reached(state.files as u64, state.bytes);
@@ -269,7 +270,6 @@ impl ScanLoop {
             Some((_, cache)) => cache,
             None => Cache::open(&self.cache.folder, &found.root),
         };
-        let rights = Rights::below(roots);
         let of = (rules, &self.cache);
         Dataset::index_into(&mut cache, &found, of, &rights, program.as_ref(), &mut progress)?;
         let entry = |path: &String| {
