@@ -23,6 +23,11 @@ impl ObjectKind {
     pub(crate) fn folder(self) -> String {
         self.0.trim_start_matches("shardfeed ").trim_end().replace(' ', "-")
     }
+
+    /// Returns the name of an object in an index.
+    pub(crate) fn in_index(self, name: &str) -> String {
+        format!("{}/{name}", self.folder())
+    }
 }
 
 fn checksum(name: &str, body: &[u8]) -> u32 {

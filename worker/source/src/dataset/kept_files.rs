@@ -86,7 +86,7 @@ fn keep(kind: ObjectKind, name: String, body: &[u8], cache: &CacheOptions) {
     }
     let Some(index) = cache.index.clone() else { return };
     let keep = move || {
-        let name = in_index(kind, &name);
+        let name = kind.in_index(&name);
         let known = index.read(std::slice::from_ref(&name), &mut || true).unwrap_or_default();
         if known.first() != Some(&Some(object.clone())) {
             // It warns if the index cannot be written.
@@ -106,7 +106,7 @@ fn kept(
     let log = cache.folder.folder().map(|folder| cache.log(folder.join(kind.folder())));
     let mut object = log.and_then(|log| log.read(name));
     if let (None, Some(index)) = (&object, &cache.index) {
-        let found = index.read(&[in_index(kind, name)], go_on)?;
+        let found = index.read(&[kind.in_index(name)], go_on)?;
         object = found.into_iter().next().flatten();
     }
     Ok(object.as_ref().and_then(|object| kind.decode(name, object)).map(<[u8]>::to_vec))
@@ -144,19 +144,9 @@ impl Dataset {
     ) -> Result<Self, LoadError> {
         let stamp = ChangeStamp { size_bytes: 0, modified_ns: 0, etag: None };
         let scan = |(path, records): &(String, u64)| {
-            let index = ShardIndex {
-                compression: Compression::None,
-                records: *records,
-                data_bytes: 0,
-                record_bytes_max: 0,
-                stream_bytes: 0,
-                digest: [0; 32],
-                marks: vec![],
-                data_verified: true,
-                corrupt_records: 0,
-                first_corrupt: None,
-                broken: None,
-            };
+            let empty = ShardIndex::empty(Compression::None);
+            let index =
+                ShardIndex { records: *records, digest: [0; 32], data_verified: true, ..empty };
             (path.clone(), (stamp.clone(), index))
         };
         let scans = shards.iter().map(scan).collect();
@@ -223,8 +213,4 @@ fn name_of_dataset(
 ) -> Result<String, LoadError> {
     let of = format!("{} {compression} {corrupt}\0", name_of(patterns)?);
     Ok(Digest::of_parts([of.as_bytes(), program]).to_string()[..32].to_owned())
-}
-
-fn in_index(kind: ObjectKind, name: &str) -> String {
-    format!("{}/{name}", kind.folder())
 }

@@ -193,7 +193,7 @@ impl KeptMaps {
             return Ok(Some(column));
         }
         let Some(index) = &self.index else { return Ok(None) };
-        let object = object(COLUMNS, &name);
+        let object = COLUMNS.in_index(&name);
         let found = index.read(std::slice::from_ref(&object), go_on)?;
         let Some(bytes) = found.into_iter().flatten().next() else { return Ok(None) };
         let column = decode_column(&name, &bytes, self.values(shard, key));
@@ -245,7 +245,7 @@ impl KeptMaps {
             let name = self.column_name(shard, key);
             let bytes = encode_column(&name, column);
             if let Some(index) = &self.index {
-                index.offer(&object(COLUMNS, &name), &bytes, go_on)?;
+                index.offer(&COLUMNS.in_index(&name), &bytes, go_on)?;
             }
             self.keep_column(shard, key, &bytes);
         }
@@ -324,10 +324,10 @@ impl KeptMaps {
     /// Returns the objects of a shard in an index, the map first: their names and contents.
     fn objects(&self, shard: usize, map: &SampleMap) -> Vec<(String, Vec<u8>)> {
         let name = self.name(shard);
-        let of_map = (object(samples::KIND, &name), map.encode(&name));
+        let of_map = (samples::KIND.in_index(&name), map.encode(&name));
         let counts = pack_counts::name(&name, &self.program).and_then(|name| {
             let bytes = pack_counts::encode(&name, map)?;
-            Some((object(pack_counts::KIND, &name), bytes))
+            Some((pack_counts::KIND.in_index(&name), bytes))
         });
         [of_map].into_iter().chain(counts).collect()
     }
@@ -336,7 +336,7 @@ impl KeptMaps {
     fn column_objects(&self, shard: usize) -> Vec<(String, Vec<u8>)> {
         let stored = |key: String| {
             let (bytes, _) = self.kept_column(shard, &key)?;
-            Some((object(COLUMNS, &self.column_name(shard, &key)), bytes))
+            Some((COLUMNS.in_index(&self.column_name(shard, &key)), bytes))
         };
         let of_rows = self.program.row_columns().map(|(_, keys)| keys).unwrap_or_default();
         let keys = self.program.columns().unwrap_or_default().into_iter();
@@ -416,7 +416,7 @@ fn read_objects(
     let mut state = ScanProgress::at(ScanStage::Counting);
     state.files_total = objects.len();
     for some in objects.chunks(READ_TOGETHER) {
-        let names: Vec<_> = some.iter().map(|(_, name)| object(kind, name)).collect();
+        let names: Vec<_> = some.iter().map(|(_, name)| kind.in_index(name)).collect();
         let found = index.read(&names, &mut || progress(state))?;
         for (((shard, name), bytes), object) in some.iter().zip(found).zip(&names) {
             let Some(bytes) = bytes else { continue };
@@ -427,8 +427,4 @@ fn read_objects(
         state.files += some.len();
     }
     Ok(())
-}
-
-fn object(kind: ObjectKind, name: &str) -> String {
-    format!("{}/{name}", kind.folder())
 }
