@@ -1,6 +1,5 @@
 //! Memory of one slot: private to this process, or a sealed memfd that another process may map.
 
-use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,12 +16,6 @@ const MEMFD_NAME: &str = "shardfeed-slot";
 /// Id of a region of a sealed pool. Unique in the process that created it, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RegionId(pub u64);
-
-impl fmt::Display for RegionId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "region {}", self.0)
-    }
-}
 
 /// Information that another process needs to map a region.
 #[derive(Clone, Copy, Debug)]

@@ -57,11 +57,6 @@ impl<Out, In> Connection<Out, In> {
     pub fn split(self) -> (Sender<Out>, Receiver<In>) {
         (self.sender, self.receiver)
     }
-
-    /// Shuts the connection down: see [`Sender::shutdown`].
-    pub fn shutdown(&self) {
-        self.sender.shutdown();
-    }
 }
 
 impl<Out: Message, In: Message + Default> Connection<Out, In> {

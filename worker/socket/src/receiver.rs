@@ -1,7 +1,7 @@
 //! The receiving half of a connection.
 
 use std::marker::PhantomData;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,15 +25,6 @@ pub struct Receiver<In> {
 impl<In> Receiver<In> {
     pub(crate) fn new(socket: Arc<OwnedFd>) -> Self {
         Self { socket, inbox: Inbox::new(), ended: false, message: PhantomData }
-    }
-}
-
-impl<In> AsFd for Receiver<In> {
-    /// Descriptor for waiting on more than one connection.
-    ///
-    /// Messages may have arrived already: call [`try_recv`](Receiver::try_recv) first, then wait.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
     }
 }
 
