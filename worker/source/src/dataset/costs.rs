@@ -54,21 +54,30 @@ impl Costs {
         let width =
             usize::try_from(words.next()?).ok().filter(|width| [1, 2, 4, 8].contains(width))?;
         let mut costs = Self::default();
-        let in_word = 8 / width as u64;
-        for word in 0..len.div_ceil(in_word) {
-            let mut numbers = words.next()?.to_le_bytes().to_vec();
-            let last = numbers.split_off(width * in_word.min(len - word * in_word) as usize);
-            if last.iter().any(|byte| *byte != 0) {
-                return None;
-            }
-            for number in numbers.chunks_exact(width) {
-                let mut cost = [0; 8];
-                cost[..width].copy_from_slice(number);
-                costs.push(u64::from_le_bytes(cost));
-            }
-        }
+        read_numbers(len, width, words, |cost| costs.push(cost))?;
         (costs.width == width).then_some(costs)
     }
+}
+
+/// Reads `len` numbers of `width` bytes each; `None` if the words are too few, or hold more.
+pub(super) fn read_numbers(
+    len: u64,
+    width: usize,
+    words: &mut impl Iterator<Item = u64>,
+    mut push: impl FnMut(u64),
+) -> Option<()> {
+    let (in_word, bits) = (8 / width, 8 * width as u32);
+    for first in (0..len).step_by(in_word) {
+        let mut word = words.next()?;
+        for _ in first..len.min(first + in_word as u64) {
+            push(word & (u64::MAX >> (64 - bits)));
+            word = word.checked_shr(bits).unwrap_or(0);
+        }
+        if word != 0 {
+            return None;
+        }
+    }
+    Some(())
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use shardfeed_pipeline::{CountedRecords, MeasuredColumns, SampleProgram};
 use shardfeed_plan::{Digest, Lengths, PackError};
 
 use super::bits::Bits;
-use super::costs::Costs;
+use super::costs::{Costs, read_numbers};
 use super::grouping::{Grouping, GroupingSource};
 use crate::cache::object_kind::ObjectKind;
 
@@ -454,7 +454,12 @@ impl SampleMap {
         };
         let tokens = match has_tokens {
             false => None,
-            true => Some(Box::new(read_lengths(taken, forms & 32 == 32, &mut numbers)?)),
+            true => {
+                let mut lengths = Box::<Lengths>::default();
+                let width = if forms & 32 == 32 { 2 } else { 4 };
+                read_numbers(taken, width, &mut numbers, |length| lengths.push(length as u32))?;
+                Some(lengths)
+            }
         };
         let map = Self { records, rows, passes, tokens, starts, data_bytes, ..Self::default() };
         let mut map = map;
@@ -482,28 +487,6 @@ fn words_of(lengths: &Lengths) -> impl Iterator<Item = u64> + '_ {
         let places = (0..in_word as u64).rev();
         places.fold(0, |word, place| word << (64 / in_word) | length(first + place))
     })
-}
-
-/// Returns lengths of their stored form; `None` if it is none.
-fn read_lengths(
-    sequences: u64,
-    are_short: bool,
-    words: &mut impl Iterator<Item = u64>,
-) -> Option<Lengths> {
-    let (in_word, most) =
-        if are_short { (4, u64::from(u16::MAX)) } else { (2, u64::from(u32::MAX)) };
-    let mut lengths = Lengths::default();
-    for first in (0..sequences).step_by(in_word) {
-        let mut word = words.next()?;
-        for _ in first..sequences.min(first + in_word as u64) {
-            lengths.push((word & most) as u32);
-            word = word.checked_shr(64 / in_word as u32).unwrap_or(0);
-        }
-        if word != 0 {
-            return None;
-        }
-    }
-    Some(lengths)
 }
 
 #[cfg(test)]
