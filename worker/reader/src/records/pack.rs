@@ -185,19 +185,10 @@ impl Blocks {
 }
 
 impl RecordChunk {
-    /// Few records are copied, so that they do not hold a chunk of others.
     fn new(bytes: Vec<u8>, mut records: Vec<(u64, RecordSpan)>, tools: &StreamTools) -> Self {
-        let stored: usize = records.iter().map(|(_, span)| span.len + FOOTER_BYTES).sum();
-        if stored >= bytes.len() / 2 {
-            return Self { bytes: tools.chunks.share(bytes), records };
-        }
-        let mut copied = Vec::with_capacity(stored);
-        for (_, span) in &mut records {
-            let start = copied.len();
-            copied.extend_from_slice(&bytes[span.start..span.start + span.len + FOOTER_BYTES]);
-            span.start = start;
-        }
-        Self { bytes: tools.chunks.share(copied), records }
+        let stored = records.iter().map(|(_, span)| span.len + FOOTER_BYTES).sum();
+        let bytes = tools.share_some(bytes, stored, records.iter_mut().map(|(_, span)| span));
+        Self { bytes, records }
     }
 
     /// Ordinal of the last record.

@@ -408,43 +408,56 @@ impl StreamTools {
         }
     }
 
-    /// Returns the samples of a chunk, if it has any. Few of them are copied, so that a held sample
-    /// does not hold a chunk of other records.
+    /// Returns the samples of a chunk, if it has any.
     fn only_samples(&self, chunk: Chunk, map: &SampleMap) -> Option<Read> {
         let Chunk { bytes, records: all, first_ordinal } = chunk;
         let (mut records, mut parts) = (Vec::new(), Vec::new());
-        let mut stored_bytes = 0;
+        let mut stored = 0;
         for (span, record) in all.into_iter().zip(first_ordinal..) {
             let before = records.len();
             parts.extend(map.parts(record));
             records.resize(parts.len(), span);
             if records.len() > before {
-                stored_bytes += span.len + FOOTER_BYTES;
+                stored += span.len + FOOTER_BYTES;
             }
         }
-        let first_ordinal = map.samples_before(first_ordinal);
-        let chunk = self.chunks.share(bytes);
         if records.is_empty() {
+            // The buffer returns to its pool.
+            drop(self.chunks.share(bytes));
             return None;
         }
-        if stored_bytes >= chunk.len() / 2 {
-            return Some(Read { chunk, records, parts, first_ordinal });
+        let first_ordinal = map.samples_before(first_ordinal);
+        let chunk = self.share_some(bytes, stored, records.iter_mut());
+        Some(Read { chunk, records, parts, first_ordinal })
+    }
+
+    /// Shares records of a chunk. Few of them are copied, so that a held one does not hold a chunk
+    /// of others.
+    /// - `stored`: bytes of the records.
+    /// - `spans`: their positions; rows of one record follow each other.
+    pub(crate) fn share_some<'a>(
+        &self,
+        bytes: Vec<u8>,
+        stored: usize,
+        spans: impl Iterator<Item = &'a mut RecordSpan>,
+    ) -> Arc<ChunkBuffer> {
+        let whole = self.chunks.share(bytes);
+        if stored >= whole.len() / 2 {
+            return whole;
         }
-        let mut copied = Vec::with_capacity(stored_bytes);
-        let mut last = None;
-        for span in &mut records {
+        let (mut copied, mut last) = (Vec::with_capacity(stored), None);
+        for span in spans {
             let from = span.start;
-            // Rows of one record follow each other.
             let start = match last {
                 Some((last, start)) if last == from => start,
                 _ => {
                     let start = copied.len();
-                    copied.extend_from_slice(&chunk[from..from + span.len + FOOTER_BYTES]);
+                    copied.extend_from_slice(&whole[from..from + span.len + FOOTER_BYTES]);
                     start
                 }
             };
             (last, span.start) = (Some((from, start)), start);
         }
-        Some(Read { chunk: self.chunks.share(copied), records, parts, first_ordinal })
+        self.chunks.share(copied)
     }
 }
