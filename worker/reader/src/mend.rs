@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rayon::prelude::*;
-use shardfeed_pipeline::{Assembler, DrawKey, Row, RowError};
+use shardfeed_pipeline::{Row, RowError};
 use shardfeed_plan::dynamic::Groups;
 use shardfeed_plan::{EpochPlan, PlanError, Portion, Sample};
 use shardfeed_source::LoadError;
 
 use crate::records::gather::{Gathered, PendingRow, Record};
-use crate::records::stream::StreamTools;
 use crate::skipped::Skipped;
+use crate::work::BatchWork;
 
 /// Order that determines the candidates to substitute a record.
 #[derive(Clone, Debug)]
@@ -30,15 +30,7 @@ impl Order {
     }
 }
 
-/// A batch with corrupt records.
-pub(crate) struct Mending<'a> {
-    pub(crate) assembler: &'a Assembler,
-    pub(crate) tools: &'a StreamTools,
-    pub(crate) order: &'a Order,
-    pub(crate) draw: &'a DrawKey,
-}
-
-impl Mending<'_> {
+impl BatchWork {
     /// Returns the fault of each row with a corrupt record. Runs on the current rayon pool.
     ///
     /// # Errors  A fault that is not of a record.
@@ -53,7 +45,7 @@ impl Mending<'_> {
     /// - Returns the skipped samples, without padding, whose sample has its own entry.
     ///
     /// # Errors  No good candidate is found; a record cannot be read.
-    pub(crate) fn mend(
+    pub(crate) fn substitute(
         &self,
         gathered: &mut Gathered,
         faults: &[Option<RowError>],
@@ -81,7 +73,7 @@ impl Mending<'_> {
 
     /// Returns the fault of a row, if its record is corrupt.
     fn check(&self, row: &Row<'_>) -> Result<Option<RowError>, LoadError> {
-        match self.assembler.check(row, self.draw) {
+        match self.assembler.check(row, &self.draw) {
             Ok(()) => Ok(None),
             Err(error) if error.fault.is_of_record() => Ok(Some(error)),
             Err(error) => Err(self.tools.files.located(error)),
@@ -97,7 +89,8 @@ impl Mending<'_> {
         read: &mut BTreeMap<Sample, Record>,
     ) -> Result<Record, LoadError> {
         let sample = error.sample;
-        let fillers = self.order.fillers(portion, self.tools.samples.in_source(portion, sample))?;
+        let order = self.order.as_ref().expect("only where records are skipped");
+        let fillers = order.fillers(portion, self.tools.samples.in_source(portion, sample))?;
         for candidate in &fillers {
             let candidate = &self.tools.samples.in_dataset(portion, *candidate);
             if self.tools.stop.load(Ordering::Relaxed) {

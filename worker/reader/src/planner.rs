@@ -381,6 +381,7 @@ impl Planner {
             draw,
             step,
             has_read_again: false,
+            skipped: None,
         };
         if by_place {
             self.tools.io.spawn(move || work.read_placed(gathered));

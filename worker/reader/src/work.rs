@@ -9,7 +9,7 @@ use shardfeed_pipeline::{Assembler, Batch, DrawKey, Row, RowError, RowFault};
 use shardfeed_source::{LoadError, descriptors, trace};
 use shardfeed_tfrecord::{FOOTER_BYTES, HEADER_BYTES};
 
-use crate::mend::{Mending, Order};
+use crate::mend::Order;
 use crate::records::gather::{Gathered, Item, RecordLocation};
 use crate::records::place::{read_record, read_straight};
 use crate::records::stream::StreamTools;
@@ -41,6 +41,8 @@ pub(crate) struct BatchWork {
     pub(crate) step: u64,
     /// True once the records whose checksums do not match were read again.
     pub(crate) has_read_again: bool,
+    /// Samples whose records were substituted; `None` before that.
+    pub(crate) skipped: Option<Vec<Skipped>>,
 }
 
 impl BatchWork {
@@ -59,7 +61,7 @@ impl BatchWork {
             let straight = || read_straight(&places, rows, &self.assembler, &self.tools, has_room);
             let batch = self.tools.counters.meter.chunk(shard, straight);
             match (batch, needed) {
-                (Some(batch), _) => return self.finish(batch, &gathered, vec![]),
+                (Some(batch), _) => return self.finish(batch, &gathered),
                 (None, Some(bytes)) => {
                     return self.park(bytes, move |work| {
                         let io = Arc::clone(&work.tools.io);
@@ -133,20 +135,21 @@ impl BatchWork {
     pub(crate) fn run(mut self, gathered: Gathered) {
         let rows = gathered.assembled();
         let error = match self.assemble(&rows) {
-            Ok(Ok(batch)) => return self.finish(batch, &gathered, vec![]),
+            Ok(Ok(batch)) => return self.finish(batch, &gathered),
             Ok(Err(bytes)) => return self.park(bytes, move |work| work.run(gathered)),
             Err(AssembleError::Load(error)) => return self.ticket.finish(Err(error)),
             Err(AssembleError::Row(error)) => error,
         };
-        if matches!(error.fault, RowFault::Data(_)) && !self.has_read_again {
+        let is_mended = self.skipped.is_some();
+        if matches!(error.fault, RowFault::Data(_)) && !self.has_read_again && !is_mended {
             self.has_read_again = true;
             let damaged = self.damaged(&rows);
             let io = Arc::clone(&self.tools.io);
             return io.spawn(move || self.run_again(gathered, &damaged));
         }
-        let faults = match self.mending() {
-            Some(mending) if error.fault.is_of_record() => mending.faults(&rows),
-            _ => Err(self.tools.files.located(error)),
+        let faults = match self.order.is_some() && !is_mended && error.fault.is_of_record() {
+            true => self.faults(&rows),
+            false => Err(self.tools.files.located(error)),
         };
         match faults {
             Ok(faults) => {
@@ -196,35 +199,17 @@ impl BatchWork {
         }));
     }
 
-    /// Returns the context to substitute corrupt records, if they are skipped.
-    fn mending(&self) -> Option<Mending<'_>> {
-        let Self { assembler, tools, order, draw, .. } = self;
-        order.as_ref().map(|order| Mending { assembler, tools, order, draw })
-    }
-
-    fn mend(self, mut gathered: Gathered, faults: &[Option<RowError>]) {
-        let mending = self.mending().expect("only where records are skipped");
-        let skipped = match mending.mend(&mut gathered, faults) {
-            Ok(skipped) => skipped,
+    fn mend(mut self, mut gathered: Gathered, faults: &[Option<RowError>]) {
+        match self.substitute(&mut gathered, faults) {
+            Ok(skipped) => self.skipped = Some(skipped),
             Err(error) => return self.ticket.finish(Err(error)),
-        };
-        computing().spawn(move || self.run_mended(gathered, skipped));
-    }
-
-    fn run_mended(self, gathered: Gathered, skipped: Vec<Skipped>) {
-        match self.assemble(&gathered.assembled()) {
-            Ok(Ok(batch)) => self.finish(batch, &gathered, skipped),
-            Ok(Err(bytes)) => self.park(bytes, move |work| work.run_mended(gathered, skipped)),
-            Err(AssembleError::Load(error)) => self.ticket.finish(Err(error)),
-            Err(AssembleError::Row(error)) => {
-                let error = self.tools.files.located(error);
-                self.ticket.finish(Err(error));
-            }
         }
+        computing().spawn(move || self.run(gathered));
     }
 
-    fn finish(self, batch: Batch, gathered: &Gathered, skipped: Vec<Skipped>) {
-        let Self { ticket, draw: DrawKey { epoch, .. }, step, .. } = self;
+    fn finish(self, batch: Batch, gathered: &Gathered) {
+        let Self { ticket, draw: DrawKey { epoch, .. }, step, skipped, .. } = self;
+        let skipped = skipped.unwrap_or_default();
         // A row with a substitute is no longer valid.
         let samples = gathered.planned();
         let delivered = Delivered { epoch, step, samples, skipped, batch };
