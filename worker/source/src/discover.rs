@@ -167,7 +167,8 @@ struct Glob {
     found: Vec<PathBuf>,
 }
 
-const STRICT: MatchOptions = MatchOptions {
+/// Wildcards match no `/`, and no dot at the beginning of a name.
+pub(crate) const STRICT: MatchOptions = MatchOptions {
     case_sensitive: true,
     require_literal_separator: true,
     require_literal_leading_dot: true,

@@ -53,3 +53,4 @@ pub use shared::{Lock, PerProcess, wait_for};
 pub use sidecar::{Count, Fault, Sidecars};
 pub use storage_meter::StorageMeter;
 pub use stored::StoredFile;
+pub use wait::Task;

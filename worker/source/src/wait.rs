@@ -1,8 +1,11 @@
 //! Waiting for a thread or a task, which is abandoned when the caller cancels.
 
+use std::future::Future;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError};
+use crossbeam_channel::{Receiver, RecvTimeoutError, bounded};
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 
 use crate::error::LoadError;
 
@@ -24,5 +27,40 @@ pub(crate) fn receive<T>(
             Err(RecvTimeoutError::Timeout) => return Err(LoadError::Interrupted),
             Err(RecvTimeoutError::Disconnected) => return Err(LoadError::ReaderLost),
         }
+    }
+}
+
+/// Work of a runtime; cancelled when dropped.
+#[derive(Debug)]
+pub struct Task<T> {
+    result: Receiver<Result<T, LoadError>>,
+    handle: JoinHandle<()>,
+}
+
+impl<T: Send + 'static> Task<T> {
+    pub fn spawn(
+        runtime: &Handle,
+        work: impl Future<Output = Result<T, LoadError>> + Send + 'static,
+    ) -> Self {
+        let (sender, result) = bounded(1);
+        let handle = runtime.spawn(async move {
+            // The receiver is gone if the work was cancelled.
+            let _ = sender.send(work.await);
+        });
+        Self { result, handle }
+    }
+
+    /// Waits for the result.
+    /// - `go_on`: called now and then; `false` cancels.
+    ///
+    /// # Errors  That of the work; `Interrupted`; `ReaderLost` if the work panicked.
+    pub fn wait(&self, go_on: impl FnMut() -> bool) -> Result<T, LoadError> {
+        receive(&self.result, go_on)
+    }
+}
+
+impl<T> Drop for Task<T> {
+    fn drop(&mut self) {
+        self.handle.abort();
     }
 }

@@ -8,7 +8,6 @@ mod tour;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use shardfeed_proto::coordinator::v1::Context;
@@ -16,7 +15,7 @@ use shardfeed_proto::coordinator::v1::admin_service_client::AdminServiceClient;
 use shardfeed_proto::coordinator::v1::worker_service_client::WorkerServiceClient;
 use shardfeed_proto::{COORDINATOR_PROTOCOL, ErrorKind, WireError};
 use shardfeed_reader::{ControlError, Waiting};
-use shardfeed_source::{Lock, jittered};
+use shardfeed_source::{Lock, Task, jittered};
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status};
@@ -49,9 +48,6 @@ const NOTE_AFTER: Duration = Duration::from_millis(300);
 
 /// First and longest pause between rounds.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
-
-/// Interval at which a waiting caller is asked whether to continue.
-const ASK_EVERY: Duration = Duration::from_millis(50);
 
 /// Maximum number of unlisted addresses that coordinators named; the oldest is dropped.
 const LEARNED_MAX: usize = 8;
@@ -519,23 +515,10 @@ fn wait<T: Send + 'static>(
     (note, since): (&str, Instant),
     waiting: Waiting<'_>,
 ) -> Result<T, ControlError> {
-    let (sender, receiver) = sync_channel(1);
-    let task = runtime().spawn(async move {
-        // The receiver is gone if the caller cancelled.
-        let _ = sender.send(future.await);
-    });
-    loop {
-        match receiver.recv_timeout(ASK_EVERY) {
-            Ok(value) => return Ok(value),
-            // A short wait is not reported.
-            Err(RecvTimeoutError::Timeout)
-                if waiting(if since.elapsed() > NOTE_AFTER { note } else { "" }) => {}
-            Err(_) => {
-                task.abort();
-                return Err(gave_up());
-            }
-        }
-    }
+    let task = Task::spawn(&runtime(), async move { Ok(future.await) });
+    // A short wait is not reported.
+    let go_on = || waiting(if since.elapsed() > NOTE_AFTER { note } else { "" });
+    task.wait(go_on).map_err(|_| gave_up())
 }
 
 /// Returns the error of a caller that does not wait any longer.

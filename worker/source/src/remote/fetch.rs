@@ -16,10 +16,11 @@ use super::bucket::Bucket;
 use super::fault::{Attempts, PATIENCE_HINT, StoreFault};
 use super::listing::{look, stamp_of};
 use super::location::Location;
-use super::runtime::Task;
+use super::runtime::runtime;
 use crate::blocks::{BLOCK_BYTES, BlockCache, BlockKey};
 use crate::error::LoadError;
 use crate::shared::Lock;
+use crate::wait::Task;
 
 /// Flag that is set when the results are no longer needed.
 pub(crate) type Stop = Arc<AtomicBool>;
@@ -109,7 +110,7 @@ impl RemoteObject {
     /// - `stop`: once set, no more requests are made, so that a closing loader ends without errors.
     pub(crate) fn begin(self: &Arc<Self>, range: Range<u64>, stop: &Stop) -> Pending {
         let (object, wanted, stop) = (Arc::clone(self), range.clone(), Arc::clone(stop));
-        let task = Task::spawn(async move { object.get(wanted, &stop).await });
+        let task = Task::spawn(&runtime(), async move { object.get(wanted, &stop).await });
         Pending { range, task }
     }
 

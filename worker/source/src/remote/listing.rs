@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt};
-use glob::{MatchOptions, Pattern};
+use glob::Pattern;
 use object_store::path::Path as StorePath;
 use object_store::{ObjectMeta, ObjectStoreExt};
 use shardfeed_plan::ChangeStamp;
@@ -11,8 +11,10 @@ use shardfeed_plan::ChangeStamp;
 use super::bucket::Bucket;
 use super::fault::{PATIENCE_HINT, StoreFault};
 use super::location::{Location, shown};
-use super::runtime::Task;
+use super::runtime::runtime;
+use crate::discover::STRICT;
 use crate::error::LoadError;
+use crate::wait::Task;
 
 /// Maximum number of concurrent requests for change stamps, or for small objects.
 const LOOKS: usize = 64;
@@ -85,7 +87,7 @@ where
         let asked = paths.map(move |(url, path)| ask(Arc::clone(&bucket), url, path));
         asked.buffered(LOOKS).try_collect().await
     };
-    Task::spawn(work).wait(go_on)
+    Task::spawn(&runtime(), work).wait(go_on)
 }
 
 pub(super) async fn look(bucket: &Bucket, path: &StorePath) -> Result<ChangeStamp, StoreFault> {
@@ -123,11 +125,6 @@ pub(super) fn told(url: &str, fault: StoreFault) -> LoadError {
 }
 
 fn list(location: &Location, pattern: &str, go_on: GoOn<'_>) -> Result<Vec<StampedUrl>, LoadError> {
-    let options = MatchOptions {
-        case_sensitive: true,
-        require_literal_separator: true,
-        require_literal_leading_dot: true,
-    };
     let matches = Pattern::new(&location.key)
         .map_err(|error| LoadError::NotFound(format!("{pattern}: not a pattern: {error}")))?;
     let is_wild = |part: &&str| part.contains(['*', '?', '[']);
@@ -148,7 +145,7 @@ fn list(location: &Location, pattern: &str, go_on: GoOn<'_>) -> Result<Vec<Stamp
             )),
             fault => told(&url, fault),
         };
-        let matched = |meta: &ObjectMeta| matches.matches_with(meta.location.as_ref(), options);
+        let matched = |meta: &ObjectMeta| matches.matches_with(meta.location.as_ref(), STRICT);
         let seen = |meta: ObjectMeta| (format!("{root}/{}", meta.location), stamp_of(&meta));
         if flat {
             let found = store.list_with_delimiter(prefix.as_ref()).await.map_err(failed)?;
@@ -164,7 +161,7 @@ fn list(location: &Location, pattern: &str, go_on: GoOn<'_>) -> Result<Vec<Stamp
         }
         Ok(found)
     };
-    Task::spawn(work).wait(go_on)
+    Task::spawn(&runtime(), work).wait(go_on)
 }
 
 /// Expands ranges in braces to their numbers, as web servers list nothing.

@@ -7,8 +7,9 @@ use super::bucket::Bucket;
 use super::fault::StoreFault;
 use super::listing::{GoOn, each_object, told};
 use super::location::{Location, Scheme};
-use super::runtime::Task;
+use super::runtime::runtime;
 use crate::error::LoadError;
+use crate::wait::Task;
 
 /// Returns the contents of objects of one bucket or host; `None`: there is no such object.
 ///
@@ -48,7 +49,7 @@ pub(crate) fn put(url: &str, bytes: Vec<u8>, go_on: GoOn<'_>) -> Result<(), Load
             reason: format!("cannot write: {}", reason(bucket.scheme, &error)),
         })
     };
-    Task::spawn(work).wait(go_on)
+    Task::spawn(&runtime(), work).wait(go_on)
 }
 
 /// Returns the reason why a store did not take an object.
