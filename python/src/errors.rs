@@ -6,14 +6,6 @@ use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
 use shardfeed_embedded::LoadError;
 use shardfeed_proto::{ErrorKind, WireError};
-use shardfeed_tfrecord::{ReadError, ReadErrorKind};
-
-/// Location of an error in a dataset.
-struct ErrorLocation<'a> {
-    file: &'a str,
-    offset: Option<u64>,
-    ordinal: Option<u64>,
-}
 
 /// Returns the exception for a loader's error.
 pub(crate) fn load_error(py: Python<'_>, error: &LoadError) -> PyErr {
@@ -50,27 +42,7 @@ fn wire_error(py: Python<'_>, error: &WireError) -> PyErr {
         | ErrorKind::WrongVersion => "ClusterError",
         ErrorKind::Unspecified => "ShardfeedError",
     };
-    let WireError { message, file, offset, ordinal, .. } = error;
-    let place =
-        file.as_deref().map(|file| ErrorLocation { file, offset: *offset, ordinal: *ordinal });
-    raise(py, class, message, place)
-}
-
-pub(crate) fn read_error(py: Python<'_>, error: &ReadError) -> PyErr {
-    let message = format!("{error}; {}", error.hint());
-    let place = ErrorLocation {
-        file: &error.file,
-        offset: Some(error.offset),
-        ordinal: Some(error.ordinal),
-    };
-    let class = match &error.kind {
-        ReadErrorKind::Open(source) if source.kind() == std::io::ErrorKind::NotFound => {
-            "DatasetNotFoundError"
-        }
-        ReadErrorKind::Open(_) | ReadErrorKind::Io(_) => "DataError",
-        _ => "CorruptRecordError",
-    };
-    raise(py, class, &message, Some(place))
+    raise(py, class, &error.message, Some(error))
 }
 
 /// Returns a function that makes a `ConfigError` of an error.
@@ -83,11 +55,12 @@ pub(crate) fn named(py: Python<'_>, class: &str, message: &str) -> PyErr {
     raise(py, class, message, None)
 }
 
-fn raise(py: Python<'_>, class: &str, message: &str, place: Option<ErrorLocation<'_>>) -> PyErr {
+/// - `located`: an error whose place in a dataset is that of the exception.
+fn raise(py: Python<'_>, class: &str, message: &str, located: Option<&WireError>) -> PyErr {
     let make = || {
         let class = py.import("shardfeed.errors")?.getattr(class)?;
         let exception = class.call1((message,))?;
-        if let Some(ErrorLocation { file, offset, ordinal }) = place {
+        if let Some(WireError { file: Some(file), offset, ordinal, .. }) = located {
             exception.setattr("file", file)?;
             exception.setattr("offset", offset)?;
             exception.setattr("ordinal", ordinal)?;

@@ -16,7 +16,7 @@ use shardfeed_tfrecord::{
     RecordSpan, create, open_source,
 };
 
-use crate::errors::{config_error, read_error};
+use crate::errors::{config_error, load_error};
 
 /// A file that is written under a temporary name until it is finished.
 #[pyclass(frozen, module = "shardfeed._native")]
@@ -183,8 +183,9 @@ impl NativeRecords {
     #[new]
     fn new(py: Python<'_>, path: PathBuf, compression: &str) -> PyResult<Self> {
         let choice = compression.parse::<CompressionChoice>().map_err(config_error(py))?;
-        let source =
-            py.detach(|| open_source(&path, choice)).map_err(|error| read_error(py, &error))?;
+        let source = py
+            .detach(|| open_source(&path, choice))
+            .map_err(|error| load_error(py, &error.into()))?;
         let reader = ChunkReader::new(source, path.to_string_lossy(), ChunkOptions::default());
         let state = Records { reader, chunk: None, spans: VecDeque::new() };
         Ok(Self { state: Mutex::new(state) })
@@ -198,7 +199,7 @@ impl NativeRecords {
         let mut state = self.state.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
         if state.spans.is_empty() {
             let state = &mut *state;
-            py.detach(|| state.fill()).map_err(|error| read_error(py, &error))?;
+            py.detach(|| state.fill()).map_err(|error| load_error(py, &error.into()))?;
         }
         let Some(span) = state.spans.pop_front() else {
             return Ok(None);
