@@ -94,7 +94,7 @@ fn counting(criterion: &mut Criterion) {
         let records = write(&path, record_bytes);
         let file = path.to_str().expect("a path of text").to_owned();
         let cache = CacheOptions::from(CacheChoice::Off);
-        let open = Dataset::open(&[file], FileRules::default(), &cache, &mut |_| true);
+        let open = Dataset::open(&[file], FileRules::default(), None, &cache, &mut |_| true);
         let dataset = open.expect("it was written");
         let mut group = criterion.benchmark_group(format!("counting/{name}"));
         group.sample_size(10).measurement_time(Duration::from_secs(3));

@@ -15,7 +15,7 @@ use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
 use shardfeed_proto::trainer::v1::to_worker::Message as Ask;
 use shardfeed_socket::{Connection, ListenOptions, Listener};
-use shardfeed_source::Dataset;
+use shardfeed_source::{Dataset, FileRules};
 use shardfeed_tfrecord::{Compression, CompressionChoice, create};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -88,7 +88,8 @@ fn beside(ends: Ends, fallback: bool, trainer: impl FnOnce(Loader)) -> usize {
     let none = CompressionChoice::Fixed(Compression::None);
     let cache: CacheOptions = CacheChoice::Off.into();
     let patterns = [file.display().to_string()];
-    let dataset = Dataset::open(&patterns, none, &cache, &mut |_| true).unwrap();
+    let rules = FileRules { compression: none, ..FileRules::default() };
+    let dataset = Dataset::open(&patterns, rules, None, &cache, &mut |_| true).unwrap();
     let socket = folder.path().join("w.sock");
     let listener = Arc::new(Listener::bind(&socket, ListenOptions::default()).unwrap());
     let starts = AtomicUsize::new(0);

@@ -130,12 +130,7 @@ impl DatasetRequest {
     ) -> Result<OpenSource, LoadError> {
         let cache = &CacheOptions { index: self.index.clone(), ..options.cache.clone() };
         let program = self.program.as_ref().map(|encoded| &encoded.program);
-        let opened = match program {
-            None => Dataset::open(&self.files, self.rules, cache, progress),
-            Some(program) => {
-                Dataset::open_with_samples(&self.files, self.rules, program, cache, progress)
-            }
-        };
+        let opened = Dataset::open(&self.files, self.rules, program, cache, progress);
         let (dataset, missing) = match opened {
             Err(LoadError::NotFound(reason)) if self.ends => {
                 match Dataset::kept(&self.files, self.rules, program, cache, progress)? {

@@ -8,7 +8,7 @@ mod kept_maps;
 mod mixed;
 mod pack_counts;
 mod samples;
-mod scan_count;
+pub(crate) mod scan_count;
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -97,35 +97,27 @@ impl DatasetFile {
 
 impl Dataset {
     /// Finds the files that `patterns` name and indexes those that are not in the cache.
+    /// - `program`: its samples are those of the dataset; files to be indexed are counted, too.
     /// - `progress`: called now and then; returning `false` cancels.
     ///
-    /// # Errors  No file is found; a file is damaged or listed twice; `Interrupted`.
+    /// # Errors  No file is found; a file is damaged or listed twice; `Interrupted`; as
+    /// [`Dataset::with_samples`].
     pub fn open(
         patterns: &[String],
-        rules: impl Into<FileRules>,
-        cache: &CacheOptions,
-        progress: &mut dyn FnMut(ScanProgress) -> bool,
-    ) -> Result<Self, LoadError> {
-        let found = discover(patterns, &mut |_| progress(ScanProgress::listing(0)))?;
-        Self::index(found, rules.into(), cache, &Seeds::new(), Rights::Own, progress)
-    }
-
-    /// As [`Dataset::open`] and [`Dataset::with_samples`], in one pass over files to be indexed.
-    ///
-    /// # Errors  As theirs.
-    pub fn open_with_samples(
-        patterns: &[String],
         rules: FileRules,
-        program: &Arc<SampleProgram>,
+        program: Option<&Arc<SampleProgram>>,
         cache: &CacheOptions,
         progress: &mut dyn FnMut(ScanProgress) -> bool,
     ) -> Result<Self, LoadError> {
         let found = discover(patterns, &mut |_| progress(ScanProgress::listing(0)))?;
-        let count = ScanCounter::of(&found.root, Some(program), cache);
+        let count = ScanCounter::of(&found.root, program, cache);
         let (seeds, rights) = (Seeds::new(), Rights::Own);
         let entries = index_files(&found, rules, cache, &seeds, &rights, count, progress)?;
         let dataset = Self::of_entries(found, entries, (rules, cache), rights)?;
-        dataset.with_samples(program, rules.corrupt, cache, progress)
+        match program {
+            Some(program) => dataset.with_samples(program, rules.corrupt, cache, progress),
+            None => Ok(dataset),
+        }
     }
 
     /// Indexes known files of a folder.

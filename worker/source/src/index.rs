@@ -6,7 +6,6 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use shardfeed_plan::{ChangeStamp, Corrupt};
@@ -16,6 +15,7 @@ use shardfeed_tfrecord::{
 
 use crate::cache::shared_index::SharedIndex;
 use crate::cache::{Cache, CacheOptions, Entries, IndexedFile};
+use crate::dataset::scan_count::{ScanCounted, ScanCounter};
 use crate::discover::Found;
 use crate::error::LoadError;
 use crate::index::pass::{FilePass, run_pass};
@@ -100,28 +100,6 @@ pub fn waiting<'a>(progress: OnProgress<'a>) -> impl FnMut(&str) -> bool + 'a {
 /// A file's index in `found`, its shard index, and its state afterwards if it is local.
 type Scanned = (usize, ShardIndex, Option<FileState>);
 
-/// Counts the samples of a file while it is indexed.
-pub(crate) trait ScanCount: Send + Sync {
-    /// Indexes a file, and counts its samples.
-    fn index(
-        &self,
-        source: &mut dyn ReadAt,
-        file: &Path,
-        options: &IndexOptions,
-        stop: &AtomicBool,
-        on_progress: &mut dyn FnMut(u64),
-    ) -> ScanCounted;
-}
-
-/// A file that was indexed and counted in one pass.
-pub(crate) enum ScanCounted {
-    Indexed(ShardIndex),
-    /// It is to be indexed alone.
-    Alone,
-    /// A checksum does not match: it is to be read again.
-    Doubtful,
-}
-
 /// Results of other workers by path: used for files whose change stamps still match.
 pub type Seeds = BTreeMap<String, Seed>;
 
@@ -138,7 +116,7 @@ pub(crate) fn index_files(
     options: &CacheOptions,
     seeds: &Seeds,
     rights: &Rights,
-    count: Option<Arc<dyn ScanCount>>,
+    count: Option<Arc<ScanCounter>>,
     progress: &mut dyn FnMut(ScanProgress) -> bool,
 ) -> Result<Entries, LoadError> {
     let mut cache = Cache::open(&options.folder, &found.root);
@@ -156,7 +134,7 @@ pub(crate) fn index_into(
     rules: FileRules,
     options: &CacheOptions,
     seeds: &Seeds,
-    (rights, count): (&Rights, Option<Arc<dyn ScanCount>>),
+    (rights, count): (&Rights, Option<Arc<ScanCounter>>),
     progress: &mut dyn FnMut(ScanProgress) -> bool,
 ) -> Result<(), LoadError> {
     let name = rules.compression.to_string();
@@ -403,7 +381,7 @@ fn scan_all(
     found: &Found,
     files: &[usize],
     remote: Option<RemoteScan>,
-    (rules, rights, count): (FileRules, &Rights, Option<Arc<dyn ScanCount>>),
+    (rules, rights, count): (FileRules, &Rights, Option<Arc<ScanCounter>>),
     (state, progress): (&mut ScanProgress, &mut dyn FnMut(ScanProgress) -> bool),
     keep: &mut dyn FnMut(Vec<Scanned>) -> Result<(), LoadError>,
 ) -> Option<LoadError> {
@@ -413,7 +391,7 @@ fn scan_all(
     let scan = Arc::new(SharedScan { paths, remote, rules, rights, count, stop });
     state.stage = ScanStage::Scanning;
     let mut kept = Instant::now();
-    let mut go_on = |state: &ScanProgress, results: &mut Vec<Scanned>| {
+    let go_on = |state: &ScanProgress, results: &mut Vec<Scanned>| {
         let mut done = Ok(());
         if kept.elapsed() > KEEP_EVERY {
             done = keep(std::mem::take(results));
@@ -421,7 +399,7 @@ fn scan_all(
         }
         if progress(*state) { done } else { Err(LoadError::Interrupted) }
     };
-    let (rest, end) = run_pass(&scan, threads, state, &mut go_on);
+    let (rest, end) = run_pass(&scan, threads, state, go_on);
     keep(rest).and(end).err()
 }
 
@@ -430,7 +408,7 @@ struct SharedScan {
     remote: Option<RemoteScan>,
     rules: FileRules,
     rights: Rights,
-    count: Option<Arc<dyn ScanCount>>,
+    count: Option<Arc<ScanCounter>>,
     stop: Stop,
 }
 

@@ -20,9 +20,3 @@ impl FileRules {
         Ok(Self { compression: compression.parse().map_err(unknown)?, corrupt })
     }
 }
-
-impl From<CompressionChoice> for FileRules {
-    fn from(compression: CompressionChoice) -> Self {
-        Self { compression, corrupt: Corrupt::Error }
-    }
-}

@@ -179,7 +179,8 @@ mod tests {
         std::fs::write(&path, b"").unwrap();
         let rules = FileRules::default();
         let patterns = [path.display().to_string()];
-        let dataset = Dataset::open(&patterns, rules, &CacheChoice::Off.into(), &mut |_| true);
+        let dataset =
+            Dataset::open(&patterns, rules, None, &CacheChoice::Off.into(), &mut |_| true);
         let dataset = Arc::new(dataset.unwrap());
         Opened { name: "x".into(), rules, content: dataset.content(), dataset, missing: None }
     }

@@ -11,7 +11,7 @@ use shardfeed_plan::{
     Corrupt, DECODER_NONE, JobIdentity, LoaderState, Mode, ORDER_VERSION, Planned, Sample, Segment,
     Steps, Tail,
 };
-use shardfeed_source::{CacheChoice, Dataset};
+use shardfeed_source::{CacheChoice, Dataset, FileRules};
 use shardfeed_tfrecord::{Compression, CompressionChoice, create};
 
 use super::*;
@@ -146,8 +146,10 @@ fn place() -> Place {
         writer.finish().unwrap();
     }
     let pattern = folder.path().join("*.tfrecord").display().to_string();
-    let none = CompressionChoice::Fixed(Compression::None);
-    let dataset = Dataset::open(&[pattern], none, &CacheChoice::Off.into(), &mut |_| true).unwrap();
+    let compression = CompressionChoice::Fixed(Compression::None);
+    let none = FileRules { compression, ..FileRules::default() };
+    let dataset =
+        Dataset::open(&[pattern], none, None, &CacheChoice::Off.into(), &mut |_| true).unwrap();
     let content = dataset.manifest().digest();
     let shuffle = Shuffle {
         digest: content,

@@ -250,11 +250,11 @@ fn count_all(
     let files_total = pass.missing.len();
     let mut state =
         ScanProgress { files_total, bytes_total, ..ScanProgress::at(ScanStage::Counting) };
-    let mut go_on = |state: &ScanProgress, _: &mut Vec<HeldShard>| match progress(*state) {
+    let go_on = |state: &ScanProgress, _: &mut Vec<HeldShard>| match progress(*state) {
         true => Ok(()),
         false => Err(LoadError::Interrupted),
     };
-    let (counted, end) = run_pass(pass, None, &mut state, &mut go_on);
+    let (counted, end) = run_pass(pass, None, &mut state, go_on);
     end.map(|()| counted)
 }
 

@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use shardfeed_pipeline::{MeasuredColumns, Row, RowFault, SampleProgram};
 use shardfeed_plan::{Digest, Portion, Sample, Shard};
-use shardfeed_tfrecord::{Chunk, FOOTER_BYTES, IndexOptions, ReadAt, RecordSpan, index_chunks};
+use shardfeed_tfrecord::{
+    Chunk, FOOTER_BYTES, IndexOptions, ReadAt, RecordSpan, ShardIndex, index_chunks,
+};
 
 use super::host_maps::{HostLogs, MapNames};
 use super::samples::SampleMap;
 use crate::cache::CacheOptions;
-use crate::index::{ScanCount, ScanCounted};
 
 /// Maximum number of rows that are parsed together.
 const ROWS: usize = 512;
@@ -19,8 +20,17 @@ const ROWS: usize = 512;
 /// Maximum number of samples of a shard.
 pub(super) const SAMPLES_MAX: u64 = 1 << 31;
 
+/// A file that was indexed and counted in one pass.
+pub(crate) enum ScanCounted {
+    Indexed(ShardIndex),
+    /// It is to be indexed alone.
+    Alone,
+    /// A checksum does not match: it is to be read again.
+    Doubtful,
+}
+
 /// Counts the samples of intact files, and keeps their maps; the counting pass does the others.
-pub(super) struct ScanCounter {
+pub(crate) struct ScanCounter {
     root: PathBuf,
     program: Arc<SampleProgram>,
     names: MapNames,
@@ -33,7 +43,7 @@ impl ScanCounter {
         root: &Path,
         program: Option<&Arc<SampleProgram>>,
         options: &CacheOptions,
-    ) -> Option<Arc<dyn ScanCount>> {
+    ) -> Option<Arc<Self>> {
         let program = program?;
         let is_added = options.index.as_ref().is_some_and(|index| !index.is_filling);
         let names = MapNames::new(program);
@@ -41,10 +51,9 @@ impl ScanCounter {
         let (root, program) = (root.to_owned(), Arc::clone(program));
         Some(Arc::new(Self { root, program, names, host }))
     }
-}
 
-impl ScanCount for ScanCounter {
-    fn index(
+    /// Indexes a file, and counts its samples.
+    pub(crate) fn index(
         &self,
         source: &mut dyn ReadAt,
         file: &Path,

@@ -58,7 +58,7 @@ pub(crate) fn run_pass<P: FilePass>(
     pass: &Arc<P>,
     threads: Option<usize>,
     state: &mut ScanProgress,
-    go_on: &mut dyn FnMut(&ScanProgress, &mut Vec<P::Done>) -> Result<(), LoadError>,
+    mut go_on: impl FnMut(&ScanProgress, &mut Vec<P::Done>) -> Result<(), LoadError>,
 ) -> (Vec<P::Done>, Result<(), LoadError>) {
     let (total, next) = (state.files_total, Arc::new(AtomicUsize::new(0)));
     let (sender, receiver) = bounded(EVENTS_MAX);

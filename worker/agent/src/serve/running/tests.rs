@@ -13,7 +13,7 @@ use shardfeed_reader::{
     PrefetchOptions, Waiting,
 };
 use shardfeed_socket::{Connection, Peer};
-use shardfeed_source::{CacheChoice, Dataset};
+use shardfeed_source::{CacheChoice, Dataset, FileRules};
 use shardfeed_tfrecord::{Compression, CompressionChoice, create};
 
 use super::*;
@@ -103,9 +103,11 @@ fn serve_ahead(
     let mut writer = create(&path, Compression::None).unwrap();
     (0..BATCHES).for_each(|ordinal| writer.write(&ordinal.to_le_bytes()).unwrap());
     writer.finish().unwrap();
-    let none = CompressionChoice::Fixed(Compression::None);
+    let compression = CompressionChoice::Fixed(Compression::None);
+    let none = FileRules { compression, ..FileRules::default() };
     let patterns = [path.display().to_string()];
-    let dataset = Dataset::open(&patterns, none, &CacheChoice::Off.into(), &mut |_| true).unwrap();
+    let dataset =
+        Dataset::open(&patterns, none, None, &CacheChoice::Off.into(), &mut |_| true).unwrap();
     let content = dataset.manifest().digest();
     let shuffle = Shuffle {
         digest: content,

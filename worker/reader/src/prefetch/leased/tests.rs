@@ -8,7 +8,7 @@ use shardfeed_plan::{
     Corrupt, DECODER_NONE, LoaderState, Mode, ORDER_VERSION, Segment, Shuffle, Steps, Tail,
 };
 use shardfeed_proto::WireError;
-use shardfeed_source::{CacheChoice, Dataset, Lock};
+use shardfeed_source::{CacheChoice, Dataset, FileRules, Lock};
 use shardfeed_tfrecord::{Compression, CompressionChoice, create};
 
 use super::*;
@@ -81,9 +81,11 @@ fn read(control: &Arc<Scripted>) -> (RankReader, LeaseGuard) {
     let mut writer = create(&path, Compression::None).unwrap();
     (0..8_u64).for_each(|ordinal| writer.write(&ordinal.to_le_bytes()).unwrap());
     writer.finish().unwrap();
-    let none = CompressionChoice::Fixed(Compression::None);
+    let compression = CompressionChoice::Fixed(Compression::None);
+    let none = FileRules { compression, ..FileRules::default() };
     let patterns = [path.display().to_string()];
-    let dataset = Dataset::open(&patterns, none, &CacheChoice::Off.into(), &mut |_| true).unwrap();
+    let dataset =
+        Dataset::open(&patterns, none, None, &CacheChoice::Off.into(), &mut |_| true).unwrap();
     let content = dataset.manifest().digest();
     let shuffle = Shuffle {
         digest: content,
