@@ -75,6 +75,21 @@ def test_a_validation_loop_goes_on_without_a_coordinator(
             assert take(each, 2) == whole[rank][2:4]
 
 
+def test_a_worker_that_restarted_before_an_outage_is_replaced(
+    running: Cluster, dataset: Dataset, where: dict[str, Any]
+) -> None:
+    """The worker accepts the trainer, and waits for a coordinator to know its dataset."""
+    whole = embedded(dataset)
+    with loader(dataset, **where) as each:
+        assert take(each, 3) == whole[:3]
+        running.workers[0].kill()
+        running.workers[0].start()
+        running.coordinator.stop()
+        assert take(each, len(whole) - 3) == whole[3:]
+        assert "in process" in each.stats()["source"]
+        running.coordinator.resume()
+
+
 def test_a_move_that_cannot_be_confirmed_is_told(
     running: Cluster, dataset: Dataset, where: dict[str, Any], tmp_path: Path
 ) -> None:

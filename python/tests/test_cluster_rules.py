@@ -214,6 +214,10 @@ def test_a_rank_that_is_closed_and_made_again_at_once_supersedes_nobody(
                 assert take(second, 1) == [expected[1][step]]
                 assert second.generation == 0, f"after {step} times"
                 state = second.state_dict()
+            # One that never starts has the state that it resumed from.
+            with loader(dataset, **where, **two, rank=1, resume=state) as idle:
+                assert idle.state_dict() == state
+                state = idle.state_dict()
         assert take(first, 3) == expected[0][1:4]
 
 

@@ -213,10 +213,12 @@ def test_states_are_small_and_count_generations(dataset: Dataset) -> None:
     next(iter(each))
     state = each.state_dict()
     assert len(json.dumps(state)) < 1024
-    for generation in range(1, 4):
+    for step in range(1, 4):
         each = loader(dataset, resume=state)
-        assert each.generation == generation and each.step == 1
+        assert (each.generation, each.step) == (state["generation"] + 1, step)
+        next(iter(each))
         state = each.state_dict()
+        assert state["generation"] == each.generation
     assert len(each) == 130 // 4
 
 
@@ -230,6 +232,7 @@ def test_state_after_a_batch_is_the_state_then(dataset: Dataset) -> None:
     for batch, state in zip(batches, states, strict=True):
         assert each.state_after(batch) == state
     again = loader(dataset, resume=states[40])
+    assert again.state_dict() == states[40]
     assert ids(next(iter(again))) == ids(batches[41])
 
 

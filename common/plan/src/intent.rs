@@ -40,9 +40,13 @@ pub enum Intent {
 }
 
 impl Intent {
-    /// True for a reshard of the ranks of `generation`.
+    /// True for a reshard of the ranks of `generation`, or of those that left it before.
     pub fn is_reshard_of(&self, generation: u64) -> bool {
-        let of = Some(generation);
-        matches!(self, Self::Start { state_generation, is_reshard: true, .. } if *state_generation == of)
+        match self {
+            Self::Start { state_generation, is_reshard, .. } => {
+                *is_reshard && *state_generation >= Some(generation)
+            }
+            Self::Move { .. } | Self::Reconnect { .. } => false,
+        }
     }
 }

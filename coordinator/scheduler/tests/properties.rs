@@ -58,7 +58,8 @@ fn leaves(before: &State, command: &Command, applied: &Applied) {
     else {
         return;
     };
-    let left = before.job(&start.job).and_then(|job| job.generations.get(&started.generation));
+    let job = before.job(&start.job).filter(|job| !job.identity.is_dynamic());
+    let left = job.and_then(|job| job.generations.get(&started.generation));
     let was_in = left.is_some_and(|left| left.ranks.values().any(|r| r.trainer == start.trainer));
     assert!(applied.repeated || !was_in || !start.intent.is_reshard_of(started.generation));
 }

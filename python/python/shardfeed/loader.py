@@ -449,7 +449,7 @@ class Loader:
         """Reshards the rest of this epoch to `world_size` ranks without a restart: for the
         remaining ranks after others are gone for good, or after ranks were added.
 
-        All ranks call it with the same `step`: the minimum over the ranks of the first step not
+        All ranks call it equally often, with the same `step`: the minimum over the ranks of the first step not
         consumed (`loader.step`; batches consumed beyond it come again). The global batches stay the
         same, so `batch_size` becomes the global batch divided by `world_size`. Ranks that do not
         call it get `SupersededError`. New ranks start from a `state_dict()` that a rank makes after its call.

@@ -212,7 +212,12 @@ impl Loader {
 
     /// State of the loader's current position.
     pub fn state(&self) -> LoaderState {
-        self.complete(self.cursor.state())
+        let mut state = self.cursor.state();
+        if self.entry == Entry::Start {
+            // Until a rank joins the cursor's generation, there is none but that of the loaded state.
+            state.generation = state.generation.saturating_sub(1);
+        }
+        self.complete(state)
     }
 
     /// State of a position of this cursor.
@@ -389,11 +394,8 @@ impl Loader {
         progress: OnProgress<'_>,
     ) -> Result<u64, LoadError> {
         self.check_open()?;
-        let mut cursor = reshard::reshard(&self.cursor, step, world_size, rank)?;
-        if !matches!(self.entry, Entry::Joined { .. }) {
-            // No rank has joined the generation of the cursor, so it is not the one that all leave.
-            cursor.set_generation(self.cursor.generation());
-        }
+        // Each call counts a generation, also before a start: all ranks call it equally often.
+        let cursor = reshard::reshard(&self.cursor, step, world_size, rank)?;
         let start = *cursor.start();
         let course = self.course_at(&cursor)?;
         let ledger = match (&self.ledger, start.rank == self.options.rank) {

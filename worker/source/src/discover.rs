@@ -168,7 +168,7 @@ struct Glob {
 }
 
 /// Wildcards match no `/`, and no dot at the beginning of a name.
-pub(crate) const STRICT: MatchOptions = MatchOptions {
+const STRICT: MatchOptions = MatchOptions {
     case_sensitive: true,
     require_literal_separator: true,
     require_literal_leading_dot: true,

@@ -165,8 +165,10 @@ impl Job {
         }
         let generation = current.number;
         let again = Some(current.run.clone());
-        if start.intent.is_reshard_of(generation) && current.has_joined(&start.trainer) {
-            // All its ranks leave it, also those that are at this position already.
+        let is_new = start.intent.is_reshard_of(generation) || state_generation > Some(generation);
+        if is_new && !self.identity.is_dynamic() {
+            // All its ranks leave it, also those that are at this position already. Only the state of a
+            // reshard that no rank has started is of a later generation.
             return opening(again, origin);
         }
         let Some(rank) = current.ranks.get(&start.rank) else {
@@ -185,9 +187,7 @@ impl Job {
         let replaced = replaced.and_then(|_| self.replaced(start));
         let is_known = rank.trainer == start.trainer || rank.ended || is_left || replaced.is_some();
         let cursor = replaced.unwrap_or(rank.cursor);
-        // A state of a later generation shows that the others have left this one.
         let stays = is_known
-            && state_generation <= Some(generation)
             && current.disagreement(start, Some(&origin)).is_none()
             && current.is_at(cursor, &origin);
         if stays {
@@ -269,10 +269,6 @@ impl Generation {
             Some(run) => !self.implicit && self.run == *run,
             None => self.implicit && (self.run_is_open() || self.ranks.contains_key(&start.rank)),
         }
-    }
-
-    fn has_joined(&self, trainer: &str) -> bool {
-        self.ranks.values().any(|rank| rank.trainer == trainer)
     }
 
     /// True if a start is exactly at a rank's cursor.

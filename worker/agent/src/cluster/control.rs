@@ -86,29 +86,37 @@ impl GrpcControl {
     /// Returns the lease's rank as it is served, unless the lease is known to have ended.
     fn good(&self, lease: &Lease) -> Result<Arc<Served>, ControlError> {
         let Some(served) = self.find(lease) else {
-            return Err(replaced(lease));
+            return Err(replaced(&lease.job, lease.rank));
         };
         let verdict = served.lock().verdict.clone();
         verdict.map_or(Ok(served), Err)
     }
 
+    /// Serves a rank under a granted lease; fencing token 0: a provisional one.
+    ///
+    /// # Errors  `Replaced`: the rank is served under a lease that was granted later.
     fn serve(
         &self,
         request: &LeaseRequest,
         (generation, fencing): (u64, u64),
         moves: Moves,
-    ) -> Arc<Served> {
+    ) -> Result<Arc<Served>, ControlError> {
         let (epoch, step) = position(request);
         let state = ServedState { generation, fencing, epoch, step, ..ServedState::default() };
         let serial = 1 + self.leases.fetch_add(1, Ordering::Relaxed);
         let served = Served::new(request.clone(), serial, moves, state);
         let key = (request.job.clone(), request.rank);
         let shared = &self.session.shared;
-        if let Some(before) = self.served.lock().insert(key, Arc::clone(&served)) {
+        let mut all = self.served.lock();
+        // Answers to starts on the same worker may be processed in another order.
+        if fencing > 0 && all.get(&key).is_some_and(|other| other.lock().fencing > fencing) {
+            return Err(replaced(&request.job, request.rank));
+        }
+        if let Some(before) = all.insert(key, Arc::clone(&served)) {
             shared.unserve(&before);
         }
         shared.serve(Arc::clone(&served));
-        served
+        Ok(served)
     }
 
     /// Continues the same loader in `generation`: provisionally, if no coordinator answers at once.
@@ -150,7 +158,7 @@ impl GrpcControl {
                 Some(Err(_)) | None => {}
             }
         }
-        let served = self.serve(request, (generation, fencing), moves);
+        let served = self.serve(request, (generation, fencing), moves)?;
         Ok(lease_of(&served, place))
     }
 
@@ -380,7 +388,7 @@ impl Control for GrpcControl {
             let is_held = is_dynamic || self.session.shared.current_id() == Some(id);
             let fencing = if is_held { started.fencing } else { 0 };
             let granted = (started.generation, fencing);
-            let served = self.serve(request, granted, Moves::default());
+            let served = self.serve(request, granted, Moves::default())?;
             if let Intent::Reconnect { .. } = request.at.intent {
                 return Ok(lease_of(&served, (request.at.epoch, request.at.segments.clone())));
             }
@@ -577,8 +585,7 @@ fn segments_of(
     segments_from(segments).map_err(bad)
 }
 
-fn replaced(lease: &Lease) -> ControlError {
-    let Lease { rank, job, .. } = lease;
+fn replaced(job: &str, rank: u64) -> ControlError {
     let message = format!(
         "rank {rank} of job `{job}` was started again; this loader no longer speaks for it"
     );

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt};
-use glob::Pattern;
+use glob::{MatchOptions, Pattern};
 use object_store::path::Path as StorePath;
 use object_store::{ObjectMeta, ObjectStoreExt};
 use shardfeed_plan::ChangeStamp;
@@ -12,7 +12,6 @@ use super::bucket::Bucket;
 use super::fault::{PATIENCE_HINT, StoreFault};
 use super::location::{Location, shown};
 use super::runtime::runtime;
-use crate::discover::STRICT;
 use crate::error::LoadError;
 use crate::wait::Task;
 
@@ -125,6 +124,11 @@ pub(super) fn told(url: &str, fault: StoreFault) -> LoadError {
 }
 
 fn list(location: &Location, pattern: &str, go_on: GoOn<'_>) -> Result<Vec<StampedUrl>, LoadError> {
+    let options = MatchOptions {
+        case_sensitive: true,
+        require_literal_separator: true,
+        require_literal_leading_dot: true,
+    };
     let matches = Pattern::new(&location.key)
         .map_err(|error| LoadError::NotFound(format!("{pattern}: not a pattern: {error}")))?;
     let is_wild = |part: &&str| part.contains(['*', '?', '[']);
@@ -145,7 +149,7 @@ fn list(location: &Location, pattern: &str, go_on: GoOn<'_>) -> Result<Vec<Stamp
             )),
             fault => told(&url, fault),
         };
-        let matched = |meta: &ObjectMeta| matches.matches_with(meta.location.as_ref(), STRICT);
+        let matched = |meta: &ObjectMeta| matches.matches_with(meta.location.as_ref(), options);
         let seen = |meta: ObjectMeta| (format!("{root}/{}", meta.location), stamp_of(&meta));
         if flat {
             let found = store.list_with_delimiter(prefix.as_ref()).await.map_err(failed)?;

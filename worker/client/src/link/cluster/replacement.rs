@@ -4,13 +4,14 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::RecvTimeoutError;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use shardfeed_plan::ContentDigest;
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_reader::JobSpec;
 use shardfeed_source::{
-    Dataset, FileRules, LoadError, OnProgress, SampleMaps, ScanProgress, SourceVersion, waiting,
+    Dataset, FileRules, LoadError, OnProgress, OpenProgress, SampleMaps, ScanProgress,
+    SourceVersion, waiting,
 };
 
 use super::machine::Input;
@@ -33,9 +34,22 @@ impl Cluster {
     ) -> Attempt<WorkerLink, Unavailable> {
         let setting = self.setting.clone();
         let expected = self.contents.digest;
+        let is_dynamic = job.as_ref().is_none_or(|job| job.identity.is_dynamic());
+        let may_replace = setting.cluster().fallback && !is_dynamic;
         in_background("shardfeed-connect", move || {
-            let greeted = greet_for(&setting, &path, job.as_ref(), patience, &mut |_| true);
-            let (link, contents) = greeted?;
+            let (begun, mut note) = (Instant::now(), String::new());
+            // A worker that waits for a coordinator is replaced: this process needs none.
+            let mut go_on = |progress: &OpenProgress| {
+                note.clone_from(&progress.note);
+                note.is_empty() || !may_replace || begun.elapsed() < patience
+            };
+            let (link, contents) =
+                match greet_for(&setting, &path, job.as_ref(), patience, &mut go_on) {
+                    Err(Unavailable::Refused(LoadError::Interrupted)) => {
+                        return Err(Unavailable::Absent(note));
+                    }
+                    greeted => greeted?,
+                };
             if contents.digest != expected {
                 let message = "the files are not those that this loader was made for; create the loader again";
                 let error = WireError::new(ErrorKind::Changed, message);

@@ -108,14 +108,37 @@ fn all_ranks_of_a_reshard_to_as_many_leave_wherever_they_are() {
 }
 
 #[test]
-fn a_loader_that_left_its_generation_twice_joins_the_others() {
+fn ranks_that_were_called_twice_before_they_start_leave_once() {
+    // Rank 0 has started in between, or none has.
+    for has_started in [true, false] {
+        let (mut fixture, start) = four(Some("r1"));
+        if has_started {
+            assert_eq!(fixture.start(as_many(&start, 0, 5)).generation, 1);
+        }
+        for number in [1, 0, 2, 3] {
+            let mut twice = as_many(&start, number, 5);
+            let Intent::Start { state_generation, .. } = &mut twice.intent else { unreachable!() };
+            *state_generation = Some(1);
+            assert_eq!(fixture.start(twice).generation, 2);
+        }
+        assert!(fixture.current().is_complete());
+    }
+}
+
+#[test]
+fn a_new_rank_of_more_may_be_the_first() {
     let (mut fixture, start) = four(Some("r1"));
-    fixture.start(as_many(&start, 0, 5));
-    // Rank 1 called reshard() twice before it started, so it names a generation that it never joined.
-    let mut twice = as_many(&start, 1, 5);
-    let Intent::Start { state_generation, .. } = &mut twice.intent else { unreachable!() };
-    *state_generation = Some(1);
-    assert_eq!(fixture.start(twice).generation, 1);
+    let of_six = |start: &StartRank, number: u64, trainer: &str, intent: Intent| StartRank {
+        world_size: 6,
+        ..rank(start, number, trainer, intent)
+    };
+    let started = fixture.start(of_six(&start, 5, "new", at(Some(1), 5)));
+    assert_eq!(started.generation, 2);
+    for number in 0..4 {
+        let intent = as_many(&start, number, 5).intent;
+        let old = of_six(&start, number, &format!("t-{number}"), intent);
+        assert_eq!(fixture.start(old).generation, 2);
+    }
 }
 
 #[test]
