@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -296,6 +297,28 @@ def test_a_late_process_of_an_earlier_run_does_not_end_the_rank_of_the_present_o
         until(lambda: cursors(running, where["job"]) == {0: (0, 4)}, "its lease is valid, so its step is known")
         assert take(present, len(expected) - 4) == expected[4:]
         assert present.generation == 1
+
+
+def test_of_loaders_of_a_rank_that_start_at_once_exactly_one_remains(
+    dataset: Dataset, where: dict[str, Any]
+) -> None:
+    """They are on one worker, which gets the answers to their starts in any order."""
+    expected = embedded(dataset)
+    state = state_at(dataset, 3)
+
+    def tried(each: sf.Loader) -> list[list[int]]:
+        try:
+            return take(each, 1)
+        except (sf.FencedError, sf.SupersededError):
+            return []
+
+    for _ in range(8):
+        with ExitStack() as stack, ThreadPoolExecutor(5) as pool:
+            loaders = [stack.enter_context(loader(dataset, **where, resume=state)) for _ in range(5)]
+            # All that receive a batch before the last start receive the same one.
+            assert all(got in ([], expected[3:4]) for got in pool.map(tried, loaders))
+            until(lambda: [tried(each) for each in loaders].count([]) == 4, "one remains")  # noqa: B023
+            assert sorted(map(tried, loaders))[:4] == [[]] * 4
 
 
 def test_resume_latest_begins_where_all_ranks_stand(

@@ -212,10 +212,13 @@ impl Loader {
         let is_superseded = wire.kind == Superseded;
         if !(is_superseded && self.is_untouched && self.replaced < REPLACED_MAX) {
             let is_start = matches!(self.entry, Entry::Start | Entry::Reshard);
-            if !is_start
-                && !self.has_lapsed(&error)
-                && matches!(wire.kind, Superseded | Fenced | Replaced)
-            {
+            let is_final = match wire.kind {
+                // Another loader of this rank started later, perhaps during this one's start.
+                Replaced => true,
+                Superseded | Fenced => !is_start && !self.has_lapsed(&error),
+                _ => false,
+            };
+            if is_final {
                 self.superseded = Some(wire.clone());
             }
             return Some(error);
