@@ -167,8 +167,8 @@ impl Job {
         let again = Some(current.run.clone());
         let is_new = start.intent.is_reshard_of(generation) || state_generation > Some(generation);
         if is_new && !self.identity.is_dynamic() {
-            // All its ranks leave it, also those that are at this position already. Only the state of a
-            // reshard that no rank has started is of a later generation.
+            // All its ranks leave it, also those that are at this position already. In one cluster only
+            // the state of a reshard that no rank has started is of a later generation.
             return opening(again, origin);
         }
         let Some(rank) = current.ranks.get(&start.rank) else {
