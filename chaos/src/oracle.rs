@@ -229,11 +229,12 @@ impl Oracle {
 
     /// Records that a trainer was admitted to a generation.
     /// - `parent`: generation that its state came from.
+    /// - `is_reshard`: the generation begins with a reshard.
     pub fn begins(
         &self,
         job: &Rc<JobFacts>,
         (generation, parent): (u64, Option<u64>),
-        begin: &Begin,
+        (begin, is_reshard): (&Begin, bool),
     ) {
         let mut seen = self.seen.borrow_mut();
         let new = || Ledger {
@@ -254,8 +255,12 @@ impl Oracle {
                 known.begin
             )
         });
-        let skips = u64::from(is_new && is_by_skip);
-        *seen.counted.entry("skips").or_default() += skips;
+        self.breaches.check(!is_reshard || Some(generation) > parent, "I8", || {
+            format!("{}: a reshard of generation {parent:?} stays in {generation}", job.name)
+        });
+        for (what, is_so) in [("skips", is_by_skip), ("reshards", is_reshard)] {
+            *seen.counted.entry(what).or_default() += u64::from(is_new && is_so);
+        }
     }
 
     /// Returns the start of a generation, if one of its trainers is known.
@@ -264,9 +269,9 @@ impl Oracle {
         Some(seen.ledgers.get(job)?.generations.get(&generation)?.begin.clone())
     }
 
-    /// Records that a rank was refused because it named another mixture than the others.
-    pub fn disagrees(&self) {
-        *self.seen.borrow_mut().counted.entry("other-mixtures").or_default() += 1;
+    /// Counts an event.
+    pub fn count(&self, what: &'static str) {
+        *self.seen.borrow_mut().counted.entry(what).or_default() += 1;
     }
 
     /// Returns the number of occurrences of each observed event, by name.
@@ -554,7 +559,7 @@ mod tests {
             let steps = shardfeed_plan::Steps::All(step);
             let segments = vec![Segment { lanes: 4, global_batch: 8, steps }];
             let begin = Begin { segments, world_size, ..Begin::default() };
-            self.oracle.begins(&self.job, (generation, parent), &begin);
+            self.oracle.begins(&self.job, (generation, parent), (&begin, false));
         }
 
         /// Delivers these steps of epoch 0 to all ranks of a generation.
@@ -654,7 +659,7 @@ mod tests {
             let left_out = if named { LeftOut::new(vec![(4, 7)]) } else { LeftOut::default() };
             let (segments, world_size) = (vec![open], 2);
             let begin = Begin { segments, world_size, left_out, ..Begin::default() };
-            fixture.oracle.begins(&fixture.job, (1, Some(0)), &begin);
+            fixture.oracle.begins(&fixture.job, (1, Some(0)), (&begin, false));
             fixture.take(1, 2, then..steps);
             let counted = fixture.oracle.recount();
             (fixture.breach(), counted.left_out, counted.epochs)
@@ -675,7 +680,7 @@ mod tests {
             let variants = job.variants.as_ref().unwrap();
             let mix = Some(variants.change(&Dice::new(2, 0), None, (0, 0)));
             let begin = Begin { mix, world_size: 1, ..Begin::default() };
-            oracle.begins(&job, (0, None), &begin);
+            oracle.begins(&job, (0, None), (&begin, false));
             for epoch in 0..6 {
                 for step in 0..job.steps(mix, epoch) {
                     // The first samples of another epoch would come a second time.

@@ -20,7 +20,7 @@ use crate::sim::{SimHost, SimTime};
 use crate::trace::Trace;
 use crate::world::admin::Admin;
 use crate::world::catalog::{Catalog, JobFacts};
-use crate::world::launcher::Launcher;
+use crate::world::launcher::{Launcher, Moves};
 use crate::world::mixture::SourceVersion;
 use crate::world::node::{ELECTION_MAX_MS, Node, TTL_MS, address_of};
 use crate::world::worker::WorkerHost;
@@ -50,7 +50,8 @@ const SERVED_MS: u64 = TTL_MS + 1_000 + 2_000;
 const EPOCH_MS: u64 = 32_000;
 
 /// Counters that are above 0 in a hundred seeds.
-pub const COVERED: [&str; 6] = [
+pub const COVERED: [&str; 7] = [
+    "reshards",
     "samples-left-out",
     "left-out-listed",
     "source-epochs",
@@ -77,12 +78,15 @@ struct Kind {
     mixes: bool,
     /// Their trainers leave out steps.
     skips: bool,
+    /// Their ranks reshard.
+    reshards: bool,
 }
 
 impl Kind {
     /// Returns the kind of a seed: half of them are jobs over one dataset without such steps.
     fn of(seed: u64) -> Self {
-        Self { mixes: seed % 6 == 1 || seed % 6 == 5, skips: seed % 6 == 4 || seed % 6 == 5 }
+        let (mixes, skips) = (seed % 6 == 1 || seed % 6 == 5, seed % 6 == 4 || seed % 6 == 5);
+        Self { mixes, skips, reshards: seed % 12 == 3 || seed % 24 == 5 }
     }
 }
 
@@ -207,8 +211,12 @@ impl World<'_> {
         let person = Rc::clone(&admin);
         sim.host("admin", move || ends(Rc::clone(&person).run()));
         let launcher = |(index, job): (usize, Rc<JobFacts>)| {
-            let skips = kind.skips && !job.identity.is_dynamic();
-            Launcher::new(job, (Dice::new(seed, 400 + index as u64), skips), trace.clone())
+            let is_deterministic = !job.identity.is_dynamic();
+            let (skips, index) = (kind.skips && is_deterministic, index as u64);
+            let reshards =
+                (kind.reshards && is_deterministic).then(|| Dice::new(seed, 800 + index));
+            let moves = Moves { skips, reshards };
+            Launcher::new(job, (Dice::new(seed, 400 + index), moves), trace.clone())
         };
         let launchers = jobs.into_iter().enumerate().map(launcher).collect();
         let decides = (Dice::new(seed, 500), trace.clone());

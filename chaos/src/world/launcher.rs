@@ -21,8 +21,20 @@ const STUCK_MS: u64 = 6_000;
 /// do: longer than it takes to consume the rest of an epoch, and the grace.
 const LEFT_ALONE_MS: std::ops::Range<u64> = 5_000..11_000;
 
+/// Numbers of ranks; each divides the global batch.
+const SIZES: [u64; 3] = [1, 2, 4];
+
 /// Hosts, and whether the launcher can reach each of them.
 pub type Hosts = [(Rc<WorkerHost>, bool)];
+
+/// Moves of a job's trainers within an epoch.
+#[derive(Debug)]
+pub struct Moves {
+    /// They leave out steps.
+    pub skips: bool,
+    /// They reshard, as these dice decide.
+    pub reshards: Option<Dice>,
+}
 
 /// Launcher of one job.
 #[derive(Debug)]
@@ -33,8 +45,7 @@ pub struct Launcher {
     run: Option<Started>,
     /// Last states that all ranks saved, with the mixture of their run.
     saved: Vec<(Mix, Vec<LoaderState>)>,
-    /// True if its trainers leave out steps.
-    skips: bool,
+    moves: Moves,
     /// True while a rank may name another mixture than the others by mistake.
     pub errs: bool,
     runs: u64,
@@ -66,10 +77,9 @@ struct Started {
 
 impl Launcher {
     /// Returns a launcher that starts its job at the first tick.
-    /// - `skips`: its trainers leave out steps.
-    pub fn new(job: Rc<JobFacts>, (dice, skips): (Dice, bool), trace: Trace) -> Self {
+    pub fn new(job: Rc<JobFacts>, (dice, moves): (Dice, Moves), trace: Trace) -> Self {
         Self {
-            skips,
+            moves,
             errs: false,
             job,
             dice,
@@ -113,6 +123,9 @@ impl Launcher {
                 !reachable || host.boots.get() != *boot
             };
             let lost = started.places.iter().find(|place| is_lost(place));
+            if lost.is_none() && run.waiting.borrow().len() as u64 == run.world_size {
+                return self.reshard(now_ms, hosts);
+            }
             let failed = run.failed.borrow().clone();
             let stuck = now_ms - started.progress.1 > STUCK_MS;
             let why = match (failed, lost) {
@@ -153,7 +166,11 @@ impl Launcher {
         self.corrupt_budget <<= u32::from(started.run.is_over_budget.get());
         let reachable = |(host, _): &&(usize, u64)| hosts[*host].1;
         let whole = started.places.iter().all(|place| reachable(&place));
-        if self.dice.chance(40) && whole {
+        let forgets = self.moves.reshards.as_ref().is_some_and(|dice| dice.chance(30));
+        if forgets {
+            // Its trainers go on beside those of the next run.
+            started.run.is_abandoned.set(true);
+        } else if self.dice.chance(40) && whole {
             started.run.is_over.set(true);
         } else {
             started.run.is_abandoned.set(!whole);
@@ -165,17 +182,10 @@ impl Launcher {
     }
 
     fn start(&mut self, now_ms: u64, hosts: &Hosts) {
-        let up: Vec<usize> = hosts
-            .iter()
-            .enumerate()
-            .filter(|(_, (_, reachable))| *reachable)
-            .map(|(i, _)| i)
-            .collect();
-        if up.is_empty() {
+        if !hosts.iter().any(|(_, reachable)| *reachable) {
             return;
         }
-        let sizes = [1, 2, 4];
-        let world_size = *self.dice.one(&sizes).expect("there are sizes");
+        let world_size = *self.dice.one(&SIZES).expect("there are sizes");
         // Mostly the last state, sometimes an older one, as operators do.
         let saved = self.saved.len();
         let back = if saved == 0 || self.dice.chance(85) {
@@ -195,12 +205,48 @@ impl Launcher {
             true => self.dice.pick(LEFT_ALONE_MS),
             false => 0,
         };
-        let run = Rc::new(Run {
-            name: format!("run-{}", self.runs),
+        let name = format!("run-{}", self.runs);
+        let run = self.run_of(name, (world_size, mix), (states, None));
+        self.launch(now_ms, hosts, (&run, &[]), mistaken);
+        if let Some(started) = &mut self.run {
+            started.left_alone_ms = left_alone_ms;
+        }
+    }
+
+    /// Starts the ranks of a run again after all of them left it for a reshard to another number.
+    fn reshard(&mut self, now_ms: u64, hosts: &Hosts) {
+        let Some(Started { run: before, places, .. }) = self.run.take() else {
+            return;
+        };
+        let mut waiting = before.waiting.take();
+        let size = before.reshards[&before.consumed.borrow()[0]];
+        let states = waiting.first_key_value().map(|(_, (state, _))| state.clone());
+        waiting.retain(|rank, _| *rank < size);
+        let trainers = waiting.into_iter().map(|(rank, (_, trainer))| (rank, trainer)).collect();
+        let start = (states.into_iter().collect(), Some(trainers));
+        let run = self.run_of(before.name.clone(), (size, before.mix), start);
+        self.last_size = size;
+        let kept = places.len().min(size as usize);
+        self.launch(now_ms, hosts, (&run, &places[..kept]), None);
+    }
+
+    /// - `continuing`: trainers of a reshard, by their ranks.
+    fn run_of(
+        &self,
+        name: String,
+        (world_size, mix): (u64, Mix),
+        (states, continuing): (Vec<LoaderState>, Option<BTreeMap<u64, String>>),
+    ) -> Rc<Run> {
+        let skips = self.skips();
+        Rc::new(Run {
+            name,
             job: Rc::clone(&self.job),
             world_size,
             mix,
-            skips: self.skips(),
+            skips,
+            reshards: self.reshards(),
+            continuing,
+            waiting: RefCell::default(),
             consumed: RefCell::new(vec![0; world_size as usize]),
             is_over: Cell::new(false),
             is_abandoned: Cell::new(false),
@@ -214,7 +260,22 @@ impl Launcher {
             is_over_budget: Cell::new(false),
             stands: RefCell::new(vec![None; world_size as usize]),
             states,
-        });
+        })
+    }
+
+    /// Starts the trainers of a run.
+    /// - `kept`: places of the first ranks; the others get new ones.
+    /// - `mistaken`: mixture that one rank names by mistake.
+    fn launch(
+        &mut self,
+        now_ms: u64,
+        hosts: &Hosts,
+        (run, kept): (&Rc<Run>, &[(usize, u64)]),
+        mistaken: Mix,
+    ) {
+        let (world_size, mix, is_dynamic) =
+            (run.world_size, run.mix, self.job.identity.is_dynamic());
+        let up: Vec<usize> = (0..hosts.len()).filter(|at| hosts[*at].1).collect();
         let place = |state: &LoaderState| (state.generation, state.epoch, state.step());
         let at: Vec<_> = run.states.iter().map(place).collect();
         let job = &self.job.name;
@@ -222,7 +283,10 @@ impl Launcher {
         let mut places = vec![];
         let shift = self.dice.pick(0..up.len() as u64) as usize;
         for rank in 0..world_size {
-            let at = up[(rank as usize + shift) % up.len()];
+            let at = match kept.get(rank as usize) {
+                Some((at, _)) => *at,
+                None => up[(rank as usize + shift) % up.len()],
+            };
             let host = &hosts[at].0;
             // Step times of dynamic jobs differ between ranks; the slowest rank alone finishes an
             // epoch within EPOCH_MS.
@@ -232,12 +296,12 @@ impl Launcher {
                 false => self.dice.pick(15..40),
             };
             let mix = mistaken.filter(|_| rank + 1 == world_size && rank > 0).or(mix);
-            let rank = Rank { run: Rc::clone(&run), rank, step_ms, mix };
+            let rank = Rank { run: Rc::clone(run), rank, step_ms, mix };
             host.orders.borrow_mut().push_back(Order::Train(rank));
             places.push((at, host.boots.get()));
         }
         let progress = (0, now_ms);
-        let (seen_epochs, ends_at_ms) = (0, None);
+        let (run, seen_epochs, left_alone_ms, ends_at_ms) = (Rc::clone(run), 0, 0, None);
         self.run = Some(Started { run, places, progress, seen_epochs, left_alone_ms, ends_at_ms });
     }
 
@@ -260,11 +324,25 @@ impl Launcher {
     /// Returns steps that the trainers of a run leave out.
     fn skips(&self) -> BTreeMap<u64, u64> {
         let mut skips = BTreeMap::new();
-        if self.skips && self.dice.chance(70) {
+        if self.moves.skips && self.dice.chance(70) {
             for _ in 0..self.dice.pick(1..4) {
                 skips.insert(self.dice.pick(1..50), self.dice.pick(1..8));
             }
         }
         skips
+    }
+
+    /// Returns the reshards of a run.
+    fn reshards(&self) -> BTreeMap<u64, u64> {
+        let mut reshards = BTreeMap::new();
+        if let Some(dice) = &self.moves.reshards
+            && dice.chance(80)
+        {
+            for _ in 0..dice.pick(1..4) {
+                let size = dice.one(&SIZES).expect("there are sizes");
+                reshards.insert(dice.pick(1..40), *size);
+            }
+        }
+        reshards
     }
 }

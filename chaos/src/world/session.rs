@@ -211,6 +211,23 @@ impl Session {
         self.ranks.borrow_mut().retain(|other| !Rc::ptr_eq(other, served));
     }
 
+    /// Returns another loader of this rank that is served here.
+    pub fn other(&self, asked: &Asked) -> Option<Rc<Served>> {
+        let ranks = self.ranks.borrow();
+        let other = ranks.iter().find(|served| {
+            let other = &served.asked;
+            (&other.job, other.rank) == (&asked.job, asked.rank) && other.trainer != asked.trainer
+        });
+        other.cloned()
+    }
+
+    /// Ends a loader of a rank that another one replaced.
+    pub fn replace(&self, other: &Rc<Served>) {
+        self.unserve(other);
+        let error = WireError::new(ErrorKind::Replaced, "another loader of the rank started here");
+        other.state.borrow_mut().verdict = Some(error);
+    }
+
     /// Queues corrupt records for a report to the coordinators, except those already known.
     /// - `mix`: mixture in which they are numbered.
     pub fn tell_skipped(&self, job: &Rc<JobFacts>, mix: Mix, records: &[Sample]) {
@@ -410,7 +427,7 @@ impl Session {
                 continue;
             }
             let intent = Intent::Reconnect { generation, epoch, step };
-            match self.start_rank(id, &served.asked, (&intent, left), Duration::ZERO).await {
+            match self.start_rank(id, &served.asked, (&intent, left, None), Duration::ZERO).await {
                 Ok(started) => {
                     let mut state = served.state.borrow_mut();
                     // The trainer may have left another epoch meanwhile.
@@ -427,16 +444,22 @@ impl Session {
 
     /// Starts a rank, or reconnects it.
     /// - `left`: epoch that the trainer leaves before its end, and its position there.
+    /// - `replaced`: loader that ends if the start is accepted.
     ///
     /// # Errors  As returned by the coordinator.
     pub async fn start_rank(
         &self,
         session: u64,
         asked: &Asked,
-        (intent, left): (&Intent, Option<(u64, u64)>),
+        (intent, left, replaced): (&Intent, Option<(u64, u64)>, Option<&Rc<Served>>),
         patience: Duration,
     ) -> Result<wire::StartRankResponse, WireError> {
         let Asked { job, run, rank, world_size, trainer, mixture, left_out } = asked.clone();
+        let replaces = replaced.map(|other| other.progress());
+        if let Some(progress) = &replaces {
+            self.oracle.tells(std::slice::from_ref(progress));
+            self.oracle.count("replaced");
+        }
         let request = wire::StartRankRequest {
             context: None,
             session,
@@ -451,7 +474,7 @@ impl Session {
             in_doubt: policy_of(&asked.job).into(),
             in_doubt_grace_ms: Some(GRACE_MS),
             peer: None,
-            replaces: None,
+            replaces,
             mixture,
             // Of the generation to which a rank reconnects.
             left_out: match intent {

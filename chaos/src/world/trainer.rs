@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use shardfeed_plan::{
-    Cursor, EpochPlan, Intent, LoaderState, PlanError, Planned, Sample, SkipCount, Start,
+    Cursor, EpochPlan, Intent, LoaderState, PlanError, Planned, Sample, Segment, SkipCount, Start,
     StateError, Steps, Tail,
 };
 use shardfeed_proto::{ErrorKind, WireError, segments_from};
@@ -50,6 +50,14 @@ pub struct Run {
     /// Numbers of consumed steps of the run after which its trainers leave out further ones, with
     /// the maximum number of these.
     pub skips: BTreeMap<u64, u64>,
+    /// Numbers of consumed steps of the run after which its ranks reshard, with the number of ranks
+    /// from then on.
+    pub reshards: BTreeMap<u64, u64>,
+    /// Trainers that continue after the reshard with which the run began, by their ranks there;
+    /// `None`: it began otherwise.
+    pub continuing: Option<BTreeMap<u64, String>>,
+    /// State and trainer of each rank that waits for a reshard to another number of ranks.
+    pub waiting: RefCell<BTreeMap<u64, (LoaderState, String)>>,
     /// States to start from: one for all ranks, or one of each rank.
     pub states: Vec<LoaderState>,
     /// Current state of each rank of a dynamic job.
@@ -147,6 +155,29 @@ enum Stop {
     End,
     /// All ranks leave out steps, and start again after them.
     Skip(Box<Cursor>),
+    /// All ranks reshard to as many ranks as before.
+    Reshard,
+    /// All ranks reshard to another number of ranks; the launcher starts these.
+    Wait,
+}
+
+/// Place of a start in the succession of generations.
+#[derive(Clone, Copy, Debug)]
+struct Succession {
+    /// Generation that ends where the start begins.
+    parent: Option<u64>,
+    /// True for a reshard.
+    is_reshard: bool,
+    /// True for a rank that a reshard adds: its state is of the generation that follows.
+    is_added: bool,
+}
+
+impl Succession {
+    fn intent(self, epoch: u64, segments: Vec<Segment>) -> Intent {
+        let Self { parent, is_reshard, is_added } = self;
+        let state_generation = if is_added { parent.map(|parent| parent + 1) } else { parent };
+        Intent::Start { state_generation, epoch, segments, is_reshard: is_reshard && !is_added }
+    }
 }
 
 impl Rank {
@@ -182,11 +213,20 @@ impl Rank {
             world_size: *world_size,
             trainer: host.dice.id(),
         };
-        let mut state_generation = states.iter().map(|state| state.generation).max();
-        let (mut replaced, mut moves, mut skipped_at) = (0, 0_u64, None);
+        let continuing = self.run.continuing.as_ref();
+        let trainer = continuing.and_then(|trainers| trainers.get(&self.rank));
+        let mut succession = Succession {
+            parent: states.iter().map(|state| state.generation).max(),
+            is_reshard: continuing.is_some(),
+            is_added: continuing.is_some() && trainer.is_none(),
+        };
+        if let Some(trainer) = trainer {
+            asked.trainer.clone_from(trainer);
+        }
+        let (mut replaced, mut moves, mut left_at) = (0, 0_u64, None);
         while replaced < REPLACED_MAX {
             let Some((session, serial, served)) =
-                self.start(host, &mut asked, (&mut cursor, state_generation)).await?
+                self.start(host, &mut asked, (&mut cursor, succession)).await?
             else {
                 return Ok(());
             };
@@ -197,21 +237,33 @@ impl Rank {
                 own: None,
                 began: None,
                 count: SkipCount::new(0),
-                budget: format!("{} {moves}", asked.trainer),
+                budget: format!("{} {:?} {moves}", asked.trainer, succession.parent),
                 skipped: vec![],
             };
             let ended = match job.identity.is_dynamic() {
                 true => self.take_steps(host, &mut cursor, &mut seat).await.map(|()| Stop::End),
-                false => self.steps(host, &mut cursor, (&mut seat, skipped_at)).await,
+                false => self.steps(host, &mut cursor, (&mut seat, left_at)).await,
             };
             match ended {
                 Err(error) if error.kind == ErrorKind::Superseded && seat.is_untouched(&cursor) => {
                     replaced += 1;
                 }
                 Err(error) => return Err(error),
-                Ok(Stop::Skip(next)) => {
-                    skipped_at = Some(self.count());
-                    (state_generation, cursor) = (Some(cursor.generation()), *next);
+                Ok(Stop::Wait) => {
+                    let waits = (cursor.state(), asked.trainer.clone());
+                    self.run.waiting.borrow_mut().insert(self.rank, waits);
+                    return Ok(());
+                }
+                Ok(stop @ (Stop::Skip(_) | Stop::Reshard)) => {
+                    left_at = Some(self.count());
+                    let (parent, is_added) = (Some(cursor.generation()), false);
+                    let is_reshard = matches!(stop, Stop::Reshard);
+                    succession = Succession { parent, is_reshard, is_added };
+                    cursor = match stop {
+                        Stop::Skip(next) => *next,
+                        _ => resume(job, start, &[cursor.state()])
+                            .map_err(|error| refused(error.to_string()))?,
+                    };
                     asked.left_out = cursor.left_out().clone();
                     (moves, replaced) = (moves + 1, 0);
                 }
@@ -231,15 +283,10 @@ impl Rank {
         &self,
         host: &Rc<WorkerHost>,
         asked: &mut Asked,
-        (cursor, state_generation): (&mut Cursor, Option<u64>),
+        (cursor, succession): (&mut Cursor, Succession),
     ) -> Result<Option<(Rc<Session>, u64, Rc<Served>)>, WireError> {
         let (epoch, segments) = (cursor.epoch(), cursor.segments().to_vec());
-        let intent = Intent::Start {
-            state_generation,
-            epoch,
-            segments: segments.clone(),
-            is_reshard: false,
-        };
+        let intent = succession.intent(epoch, segments.clone());
         let started = loop {
             if self.run.is_over.get() {
                 return Ok(None);
@@ -263,13 +310,19 @@ impl Rank {
                     Err(error) => return Err(error),
                 }
             }
-            match session.start_rank(id, asked, (&intent, None), START_PATIENCE).await {
-                Ok(started) => break (session, id, serial, started),
+            let is_dynamic = self.run.job.identity.is_dynamic();
+            let other = session.other(asked).filter(|_| !is_dynamic);
+            let place = (&intent, None, other.as_ref());
+            match session.start_rank(id, asked, place, START_PATIENCE).await {
+                Ok(started) => {
+                    other.iter().for_each(|other| session.replace(other));
+                    break (session, id, serial, started);
+                }
                 Err(error) if error.kind == ErrorKind::Fenced => session.forget(id),
                 Err(error) if matches!(error.kind, ErrorKind::Retry | ErrorKind::Storage) => {}
                 Err(error) => {
                     if error.message.contains(" has mixture=") {
-                        host.oracle.disagrees();
+                        host.oracle.count("other-mixtures");
                     }
                     return Err(error);
                 }
@@ -291,14 +344,14 @@ impl Rank {
         });
         cursor.set_generation(started.generation);
         if self.run.job.identity.is_dynamic() {
-            let begin = self.run.beginning(state_generation);
+            let begin = self.run.beginning(succession.parent);
             host.oracle.lists.begins(&self.run.job, started.generation, &begin);
         } else {
             let (world_size, mix) = (asked.world_size, self.mix);
             let left_out = cursor.left_out().clone();
             let begin = Begin { epoch, segments, world_size, mix, left_out };
-            let generation = (started.generation, state_generation);
-            host.oracle.begins(&self.run.job, generation, &begin);
+            let generation = (started.generation, succession.parent);
+            host.oracle.begins(&self.run.job, generation, (&begin, succession.is_reshard));
         }
         self.run.started.set(self.run.started.get() + 1);
         // A late answer may be for a session that has ended since, and its lease with it.
@@ -322,7 +375,7 @@ impl Rank {
         &self,
         host: &Rc<WorkerHost>,
         cursor: &mut Cursor,
-        (seat, skipped_at): (&mut Seat, Option<u64>),
+        (seat, left_at): (&mut Seat, Option<u64>),
     ) -> Result<Stop, WireError> {
         let Run { job, .. } = &*self.run;
         let mut plan: Option<Rc<EpochPlan>> = None;
@@ -333,12 +386,18 @@ impl Rank {
             }
             // No rank asks for a batch between the step before and this one: none learns that the
             // first rank that leaves out steps superseded its generation.
-            let skip = self.run.skips.get(&self.count()).filter(|_| !self.run.is_abandoned.get());
-            if let Some(steps) = skip.filter(|_| skipped_at != Some(self.count()))
-                && self.may_step()
-                && let Some(next) = self.after_skip(cursor, *steps)
-            {
-                return Ok(Stop::Skip(Box::new(next)));
+            if !self.run.is_abandoned.get() && left_at != Some(self.count()) && self.may_step() {
+                let at = self.count();
+                if let Some(steps) = self.run.skips.get(&at)
+                    && let Some(next) = self.after_skip(cursor, *steps)
+                {
+                    return Ok(Stop::Skip(Box::new(next)));
+                }
+                match self.run.reshards.get(&at) {
+                    Some(size) if *size == self.run.world_size => return Ok(Stop::Reshard),
+                    Some(_) => return Ok(Stop::Wait),
+                    None => {}
+                }
             }
             if let Some(verdict) = seat.served.state.borrow().verdict.clone() {
                 return Err(verdict);
@@ -452,6 +511,9 @@ struct Watched(Rc<Run>, u64);
 
 impl Drop for Watched {
     fn drop(&mut self) {
+        if self.0.waiting.borrow().contains_key(&self.1) {
+            return;
+        }
         self.0.gone.borrow_mut().insert(self.1);
         self.0.failed.borrow_mut().get_or_insert_with(|| "a trainer is gone".into());
     }
