@@ -46,12 +46,10 @@ async fn a_node_that_does_not_lead_says_who_does() {
     table.check(&expect![[r#"
         a list of jobs
             NotLeader: this node is not the leader; ask LEADER
-        the removal of itself
-            NotLeader: this node is not the leader; ask LEADER
+        the removal of itself: NotLeader
         its number again
             Invalid: number F was a node's already, which may have voted under it; choose one that was never used
-        its folder under another number
-            Invalid: node 4 refuses: this is node F, not node 4; look at the addresses
+        its folder under another number: Invalid
     "#]]);
     cluster.stop().await;
 }
@@ -100,10 +98,8 @@ async fn a_leader_without_a_majority_says_what_it_lacks() {
     table.check(&expect![[r#"
         a chunk
             Retry: the chunk is on 1 of the 2 nodes that must have it; try again: NODE-2 cannot be reached: Connection refused (os error 111)
-        a chunk that it does not have
-            Retry: there is no chunk 0707070707070707070707070707070707070707070707070707070707070707; put it again; not asked: node 2: NODE-2 cannot be reached: Connection refused (os error 111)
-        a heartbeat
-            Retry: this node leads but has lost its quorum; try again, best at another node
+        a chunk that it does not have: Retry
+        a heartbeat: Retry
         a list of jobs
             this node leads, but no majority has confirmed it yet; try again, or at another node
         its readiness

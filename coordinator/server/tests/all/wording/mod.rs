@@ -1,5 +1,5 @@
-//! Messages to users, word by word: a call causes each rejection, and a table shows its text beside
-//! the call. The author of a changed text must review the table.
+//! Rejections: a call causes each one, and a table shows its kind beside the call, and the message of
+//! the first one of each kind.
 
 mod admin;
 mod cluster;
@@ -8,6 +8,7 @@ mod start;
 mod views;
 mod worker;
 
+use std::collections::BTreeSet;
 use std::fmt::{Debug, Display, Write};
 
 use expect_test::Expect;
@@ -15,11 +16,13 @@ use tonic::{Response, Status};
 
 use crate::fixture::refused;
 
-/// Calls, and the message that each of them got.
+/// Calls, and what each of them got.
 #[derive(Default)]
 pub(crate) struct Table {
     lines: String,
     names: Vec<(String, &'static str)>,
+    /// Kinds of which a message is shown.
+    shown: BTreeSet<String>,
 }
 
 impl Table {
@@ -34,10 +37,15 @@ impl Table {
         writeln!(self.lines, "{asked}\n    {said}").unwrap();
     }
 
-    /// Adds the message of a call that must be rejected.
+    /// Adds a call that must be rejected.
     pub(crate) fn refused<T: Debug>(&mut self, asked: &str, answer: Result<Response<T>, Status>) {
         let (kind, message) = refused(Err::<Response<T>, _>(answer.expect_err(asked)));
-        self.add(asked, format!("{kind:?}: {message}"));
+        let kind = format!("{kind:?}");
+        if self.shown.insert(kind.clone()) {
+            self.add(asked, format!("{kind}: {message}"));
+        } else {
+            writeln!(self.lines, "{asked}: {kind}").unwrap();
+        }
     }
 
     pub(crate) fn check(&self, says: &Expect) {
