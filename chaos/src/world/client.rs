@@ -22,7 +22,7 @@ use turmoil::net::TcpStream;
 use crate::dice::Dice;
 use crate::oracle::Oracle;
 
-/// Time limit of one attempt; after it another coordinator is asked.
+/// Time limit of an attempt of the first round; after it another coordinator is asked.
 const ATTEMPT: Duration = Duration::from_millis(500);
 
 /// First and longest pause between attempts.
@@ -99,6 +99,15 @@ impl Cluster {
     ///
     /// # Errors  As returned by the coordinator; `Retry` if no leader was found.
     pub async fn once<T: Debug>(&self, id: &str, call: &Call<T>) -> Result<T, WireError> {
+        self.round(id, ATTEMPT, call).await
+    }
+
+    async fn round<T: Debug>(
+        &self,
+        id: &str,
+        attempt: Duration,
+        call: &Call<T>,
+    ) -> Result<T, WireError> {
         let mut tried = BTreeSet::new();
         let mut next = self.guess.get();
         loop {
@@ -111,7 +120,7 @@ impl Cluster {
                 protocol: COORDINATOR_PROTOCOL,
             };
             let answer = call(self.clients(&address), Some(context));
-            let error = match timeout(ATTEMPT, answer).await {
+            let error = match timeout(attempt, answer).await {
                 Ok(Ok(response)) => {
                     self.guess.set(next);
                     return Ok(response.into_inner());
@@ -176,15 +185,15 @@ impl Cluster {
         call: &Call<T>,
     ) -> Result<T, WireError> {
         let begun = Instant::now();
-        let mut backoff = BACKOFF.0;
+        let (mut backoff, mut attempt) = (BACKOFF.0, ATTEMPT);
         loop {
-            let answer = self.once(id, call).await;
+            let answer = self.round(id, attempt, call).await;
             if is_definite(&answer) || begun.elapsed() >= patience {
                 return answer;
             }
             let half = backoff.as_millis() as u64 / 2;
             sleep(Duration::from_millis(half + self.dice.pick(0..half + 1))).await;
-            backoff = (2 * backoff).min(BACKOFF.1);
+            (backoff, attempt) = ((2 * backoff).min(BACKOFF.1), 2 * attempt);
         }
     }
 
