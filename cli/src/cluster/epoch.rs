@@ -150,7 +150,8 @@ pub(super) fn doubt(epoch: &wire::Epoch) -> Option<String> {
     Some(format!("samples in doubt: {ranks}; in_doubt=\"{policy}\" decides {until}"))
 }
 
-pub(super) fn deliverable(epoch: &wire::Epoch) -> u64 {
+/// Returns how many samples of an epoch are delivered in the end.
+pub(crate) fn deliverable(epoch: &wire::Epoch) -> u64 {
     let gone = epoch.dropped.saturating_add(epoch.skipped).saturating_add(epoch.left_out);
     epoch.total.saturating_sub(gone)
 }
@@ -159,10 +160,11 @@ fn done(epoch: &wire::Epoch) -> String {
     percent(epoch.delivered, deliverable(epoch))
 }
 
-fn steps(epoch: &wire::Epoch) -> String {
-    match epoch.steps {
-        0 => output::count(epoch.steps_done),
-        steps => format!("{} of {}", output::count(epoch.steps_done), output::count(steps)),
+/// Formats the steps that are done; a dynamic job has no total, which is 0.
+pub(super) fn steps(done: u64, total: u64) -> String {
+    match total {
+        0 => output::count(done),
+        total => format!("{} of {}", output::count(done), output::count(total)),
     }
 }
 
@@ -202,7 +204,7 @@ impl EpochReport {
             ("state", epoch.state().word()),
             ("delivered", format!("{delivered} of {} samples", output::count(epoch.total))),
             ("done", done(epoch)),
-            ("steps", steps(epoch)),
+            ("steps", steps(epoch.steps_done, epoch.steps)),
             ("dropped", output::count(epoch.dropped)),
             ("left out", output::count(epoch.left_out)),
             ("skipped", output::count(epoch.skipped)),
@@ -226,7 +228,7 @@ fn columns() -> [Column<wire::Epoch>; 18] {
         column(">DONE", done),
         column(">DELIVERED", |epoch| output::count(epoch.delivered)),
         column(">TOTAL", |epoch| output::count(epoch.total)),
-        column(">STEPS", steps),
+        column(">STEPS", |epoch| steps(epoch.steps_done, epoch.steps)),
         column(">SPEED", rate),
         column(">TIME LEFT", |epoch| time(epoch.eta_ms)),
         column("WAITING FOR", waiting),

@@ -11,6 +11,7 @@ use shardfeed_proto::coordinator::v1 as wire;
 use shardfeed_proto::coordinator::v1::rank::Source;
 
 use super::ClusterArgs;
+use super::epoch::steps;
 use super::job::{JobArgs, ask};
 use crate::output::listing::{self, Column, Shown, column, wide};
 use crate::output::words::{known, text, time};
@@ -112,9 +113,7 @@ fn columns() -> [Column<RankReport>; 14] {
         column(">WAITS", |of| known(of.wait_percent, |part| format!("{part} %"))),
         column("WORKER", |of| text(&of.rank.worker)),
         column(">EPOCH", |of| of.rank.epoch.to_string()),
-        column(">STEP", |of| {
-            format!("{} of {}", output::count(of.rank.step), output::count(of.rank.steps))
-        }),
+        column(">STEP", |of| steps(of.rank.step, of.rank.steps)),
         column(">READY", |of| of.rank.ready.to_string()),
         column(">PROGRESS", |of| time(of.rank.age_ms)),
         wide("LIMITED BY", |of| text(of.limit.map_or("", Limit::name))),
@@ -124,4 +123,24 @@ fn columns() -> [Column<RankReport>; 14] {
         wide(">FENCING", |of| of.rank.fencing.to_string()),
         wide("SOURCES", |of| sources(&of.rank.sources)),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_steps_of_a_dynamic_job_have_no_total() {
+        let row = |step, steps| {
+            let rank = wire::Rank { step, steps, ..wire::Rank::default() };
+            let ranks = vec![RankReport::new(rank)];
+            let mut out = Vec::new();
+            let report = RanksReport { job: "j".into(), ranks, all: true };
+            report.write(&mut out, false).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert!(row(500, 1_200).contains(" 500 of 1,200 "));
+        let dynamic = row(500, 0);
+        assert!(dynamic.contains(" 500 ") && !dynamic.contains("500 of"), "{dynamic}");
+    }
 }

@@ -10,6 +10,7 @@ use shardfeed_proto::Word;
 use shardfeed_proto::coordinator::v1 as wire;
 
 use super::gather::{Job, Scene};
+use crate::cluster::epoch::deliverable;
 use crate::cluster::shard::added;
 use crate::duration;
 use crate::output;
@@ -162,8 +163,7 @@ fn job_line(job: &Job, is_chosen: bool, name: usize, pen: Pen) -> Line<'static> 
         Span::styled(cut(&state, 10), style),
     ];
     if let Some(epoch) = &job.epoch {
-        let total =
-            epoch.total.saturating_sub(epoch.dropped + epoch.skipped + epoch.left_out).max(1);
+        let total = deliverable(epoch).max(1);
         let part = epoch.delivered.min(total);
         let filled = usize::try_from(part * BAR as u64 / total).unwrap_or(BAR);
         let bar = "#".repeat(filled) + &"-".repeat(BAR - filled);
@@ -257,19 +257,29 @@ fn joined(cells: &[wire::get_epoch_map_response::Cell]) -> wire::get_epoch_map_r
 /// A rank in a strip.
 struct Stood {
     rank: u64,
-    /// Steps behind the first rank.
+    /// Steps behind the first rank; comparable, but no number of steps, if `epochs_behind` > 0.
     behind: u64,
+    /// Epochs behind the first rank, if the steps of an epoch are not known.
+    epochs_behind: u64,
     found: Option<Finding>,
 }
 
 fn stood(ranks: &[wire::Rank]) -> Vec<Stood> {
-    // Ranks of one job have the same number of steps in an epoch, or nearly so.
-    let place = |rank: &wire::Rank| rank.epoch * rank.steps.max(1) + rank.step;
-    let first = ranks.iter().map(place).max().unwrap_or(0);
-    let stood = |rank: &wire::Rank| Stood {
-        rank: rank.rank,
-        behind: first - place(rank),
-        found: rank.account.as_ref().map(|account| finding(&account_from(account))),
+    let first = ranks.iter().map(|rank| (rank.epoch, rank.step)).max().unwrap_or_default();
+    // Ranks of one job have the same number of steps in an epoch, or nearly so. That of a dynamic
+    // job is not known: an epoch counts more than the steps of any rank.
+    let known = ranks.iter().map(|rank| rank.steps).max().filter(|steps| *steps > 0);
+    let most = ranks.iter().map(|rank| rank.step).max().unwrap_or(0);
+    let per_epoch = known.unwrap_or(most.saturating_add(1));
+    let stood = |rank: &wire::Rank| {
+        let epochs = first.0 - rank.epoch;
+        let steps = epochs.saturating_mul(per_epoch).saturating_add(first.1);
+        Stood {
+            rank: rank.rank,
+            behind: steps.saturating_sub(rank.step),
+            epochs_behind: if known.is_some() { 0 } else { epochs },
+            found: rank.account.as_ref().map(|account| finding(&account_from(account))),
+        }
     };
     ranks.iter().map(stood).collect()
 }
@@ -292,7 +302,7 @@ fn rank_lines(scene: &Scene, area: Rect, pen: Pen) -> Vec<Line<'static>> {
     let per_cell = ranks.len().div_ceil(width);
     let most = ranks.iter().map(|rank| rank.behind).max().unwrap_or(0).max(1);
     let level = |part: u64, whole: u64| {
-        let level = (part * 8).div_ceil(whole.max(1));
+        let level = part.saturating_mul(8).div_ceil(whole.max(1));
         LEVELS[usize::try_from(level).unwrap_or(8).min(8)]
     };
     let waits = |rank: &Stood| rank.found.as_ref().map_or(0, |found| found.wait_percent);
@@ -309,9 +319,12 @@ fn rank_lines(scene: &Scene, area: Rect, pen: Pen) -> Vec<Line<'static>> {
     lines.push(Line::from(vec![Span::raw("waits   "), Span::styled(wait, pen.of(Color::Yellow))]));
     lines.push(Line::from(format!("for     {cause}")));
     let last = ranks.iter().max_by_key(|rank| rank.behind).filter(|rank| rank.behind > 0);
-    if let Some(Stood { rank, behind, .. }) = last {
-        let steps = output::counted(*behind, "step");
-        lines.push(Line::from(format!("rank {rank} is {steps} behind")));
+    if let Some(Stood { rank, behind, epochs_behind, .. }) = last {
+        let by = match epochs_behind {
+            0 => output::counted(*behind, "step"),
+            epochs => output::counted(*epochs, "epoch"),
+        };
+        lines.push(Line::from(format!("rank {rank} is {by} behind")));
     }
     if let Some(rank) = ranks.iter().max_by_key(|rank| waits(rank)).filter(|rank| waits(rank) > 0) {
         let limit = rank.found.as_ref().map_or("", |found| found.limit.name());
@@ -326,7 +339,9 @@ fn worker_lines(scene: &Scene, area: Rect, pen: Pen) -> Vec<Line<'static>> {
         format!("{} {:>5} {:>5} {:>6} STATE", cut("WORKER", name), "RANKS", "WAITS", "SEEN");
     let mut lines = vec![Line::styled(title, pen.title())];
     let waits = |worker: &wire::Worker| {
-        let found = worker.accounts.iter().map(|account| finding(&account_from(account)));
+        // An account without a setup: the rank has not reported.
+        let accounts = worker.accounts.iter().filter(|account| account.setup.is_some());
+        let found = accounts.map(|account| finding(&account_from(account)));
         found.map(|found| found.wait_percent).max()
     };
     let mut workers: Vec<_> = scene.workers.iter().map(|worker| (waits(worker), worker)).collect();
@@ -381,7 +396,7 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
     use ratatui::style::Color;
-    use shardfeed_proto::common::v1::{Account, Spent};
+    use shardfeed_proto::common::v1::{Account, Setup, Spent};
     use shardfeed_proto::coordinator::v1::get_epoch_map_response::Cell;
 
     use super::*;
@@ -512,6 +527,35 @@ mod tests {
         let (_, colours) =
             drawn(&scene(), &DisplayOptions { has_colours: true, ..PLAIN }, (80, 24));
         assert!(colours.contains(&Color::Green));
+    }
+
+    #[test]
+    fn a_rank_in_an_earlier_epoch_is_behind() {
+        let at = |number, epoch, step, steps| wire::Rank { epoch, steps, ..rank(number, step, 0) };
+        let lines = |ranks: Vec<wire::Rank>| drawn(&Scene { ranks, ..scene() }, &PLAIN, (80, 24)).0;
+        let dynamic = lines(vec![at(0, 2, 900, 0), at(1, 3, 10, 0), at(2, 3, 4, 0)]);
+        assert!(dynamic.contains("rank 0 is 1 epoch behind"), "{dynamic}");
+        let same = lines(vec![at(0, 3, 10, 0), at(1, 3, 4, 0)]);
+        assert!(same.contains("rank 1 is 6 steps behind"), "{same}");
+        let known = lines(vec![at(0, 2, 390, 400), at(1, 3, 5, 400)]);
+        assert!(known.contains("rank 0 is 15 steps behind"), "{known}");
+    }
+
+    #[test]
+    fn a_worker_whose_ranks_have_not_reported_has_no_wait() {
+        let reported = |setup| Account { setup, ..Account::default() };
+        let worker = |setup| wire::Worker {
+            name: "node-9".into(),
+            accounts: vec![reported(setup)],
+            ..wire::Worker::default()
+        };
+        let line = |setup| {
+            let scene = Scene { workers: vec![worker(setup)], ..scene() };
+            let text = drawn(&scene, &PLAIN, (80, 24)).0;
+            text.lines().find(|line| line.contains("node-9")).unwrap().to_owned()
+        };
+        assert!(!line(None).contains("0 %"), "{}", line(None));
+        assert!(line(Some(Setup::default())).contains("0 %"));
     }
 
     #[test]
