@@ -35,7 +35,7 @@ const ENTRIES_MAX: u64 = 5_000;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct AuditArgs {
     /// Show only entries newer than this: min, h or d [default: the last 20 entries]
-    #[arg(long, value_name = "TIME", value_parser = duration::parse_long)]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     since: Option<Duration>,
     /// Show only entries of this caller, as named in the list
     #[arg(long, value_name = "WHO")]
@@ -60,6 +60,8 @@ struct AuditReport {
 pub(crate) fn run(args: &AuditArgs, format: Format) -> anyhow::Result<()> {
     let client = args.cluster.client()?;
     let cluster = client.call(wire::GetClusterRequest::default())?;
+    // Another node may answer later calls.
+    let (nodes, mut missing) = nodes(cluster, &client.address());
     let now_ms = client.status()?.clock_ms;
     let request = wire::ListAuditRequest {
         context: None,
@@ -68,21 +70,14 @@ pub(crate) fn run(args: &AuditArgs, format: Format) -> anyhow::Result<()> {
         principal: args.principal.clone().unwrap_or_default(),
         refused: args.refused,
     };
-    let (mut entries, mut missing, mut more) = (vec![], vec![], false);
-    for member in cluster.members {
-        let address = match member.node == cluster.node {
-            true => client.address(),
-            false => match member.address.parse::<Address>() {
-                Ok(address) => address,
-                Err(_) => continue,
-            },
-        };
+    let (mut entries, mut more) = (vec![], false);
+    for (node, address) in nodes {
         match client.ask_at(&address, request.clone()) {
             Ok(told) => {
                 more |= told.more;
                 entries.extend(told.entries);
             }
-            Err(CallError::Silent(_)) => missing.push(format!("{} ({address})", member.node)),
+            Err(CallError::Silent(_)) => missing.push(format!("{node} ({address})")),
             Err(refused) => return Err(refused.into()),
         }
     }
@@ -93,6 +88,23 @@ pub(crate) fn run(args: &AuditArgs, format: Format) -> anyhow::Result<()> {
         entries.drain(..too_many);
     }
     Ok(format.print(&AuditReport { entries, missing, more })?)
+}
+
+/// Returns the nodes with their addresses, and those that have no valid address.
+/// - `answered`: address of the node that answered.
+fn nodes(
+    cluster: wire::GetClusterResponse,
+    answered: &Address,
+) -> (Vec<(u64, Address)>, Vec<String>) {
+    let (mut nodes, mut missing) = (vec![], vec![]);
+    for wire::Member { node, address, .. } in cluster.members {
+        match address.parse() {
+            _ if node == cluster.node => nodes.push((node, answered.clone())),
+            Ok(address) => nodes.push((node, address)),
+            Err(_) => missing.push(format!("{node} ({})", text(&address))),
+        }
+    }
+    (nodes, missing)
 }
 
 fn columns() -> [Column<wire::AuditEntry>; 11] {
@@ -124,7 +136,31 @@ impl Report for AuditReport {
         }
         match self.missing.is_empty() {
             true => Ok(()),
-            false => writeln!(out, "without the audit of node {}", self.missing.join(", ")),
+            false => {
+                let missing = self.missing.join(", ");
+                writeln!(out, "without the audit of node {}", output::printable(&missing))
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_without_a_valid_address_is_missing() {
+        let member = |node, address: &str| wire::Member {
+            node,
+            address: address.into(),
+            ..wire::Member::default()
+        };
+        let members =
+            vec![member(1, "a:7070"), member(2, ""), member(3, "no port"), member(4, "d:7070")];
+        let cluster = wire::GetClusterResponse { node: 4, members, ..Default::default() };
+        let address = |text: &str| text.parse::<Address>().unwrap();
+        let (nodes, missing) = nodes(cluster, &address("127.0.0.1:9"));
+        assert_eq!(nodes, [(1, address("a:7070")), (4, address("127.0.0.1:9"))]);
+        assert_eq!(missing, ["2 (-)", "3 (no port)"]);
     }
 }
