@@ -2,7 +2,10 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Parses `10s`, `500ms` or `2min`: more than 0, at most a day.
+/// Longest duration that an option takes, seconds: ten years.
+const SECONDS_MAX: f64 = 3_650.0 * 86_400.0;
+
+/// Parses `500ms`, `10s`, `2min` or `90d`: 1 ms to ten years.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -10,38 +13,18 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
         "ms" => 0.001,
         "s" => 1.0,
         "min" => 60.0,
-        "h" => 3600.0,
-        _ => return Err("write a number and a unit: ms, s, min or h, such as 10s".into()),
+        "h" => 3_600.0,
+        "d" => 86_400.0,
+        _ => return Err("write a number and a unit: ms, s, min, h or d, such as 10s".into()),
     };
     match number.parse::<f64>().map(|number| number * scale) {
-        Ok(seconds) if (0.001..=86_400.0).contains(&seconds) => {
+        Ok(seconds) if (0.001..=SECONDS_MAX).contains(&seconds) => {
             Ok(Duration::from_secs_f64(seconds))
         }
-        Ok(_) => Err("must be between 1ms and 24h".into()),
+        Ok(_) => Err("must be between 1ms and 3650d".into()),
         Err(_) => Err("is no time; write a number and a unit, such as 10s".into()),
     }
 }
-
-/// Parses `30min`, `12h` or `90d`: a minute to ten years.
-pub(crate) fn parse_long(text: &str) -> Result<Duration, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let scale: u64 = match unit.trim() {
-        "s" => 1,
-        "min" => 60,
-        "h" => 3_600,
-        "d" => 86_400,
-        _ => return Err("write a whole number and a unit: s, min, h or d, such as 90d".into()),
-    };
-    let seconds = number.parse::<u64>().ok().and_then(|number| number.checked_mul(scale));
-    match seconds.filter(|seconds| (1..=TEN_YEARS_S).contains(seconds)) {
-        Some(seconds) => Ok(Duration::from_secs(seconds)),
-        None => Err("must be between 1s and 3650d".into()),
-    }
-}
-
-/// Maximum duration: nothing needs more.
-const TEN_YEARS_S: u64 = 3_650 * 86_400;
 
 pub(crate) fn ms(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
@@ -68,10 +51,18 @@ mod tests {
 
     #[test]
     fn reads_what_people_write() {
-        for (text, ms) in [("10s", 10_000), ("1.5 s", 1_500), ("500ms", 500), ("2min", 120_000)] {
+        for (text, ms) in [
+            ("10s", 10_000),
+            ("1.5 s", 1_500),
+            ("500ms", 500),
+            ("2min", 120_000),
+            ("25h", 90_000_000),
+            ("2d", 172_800_000),
+            ("3650d", 315_360_000_000),
+        ] {
             assert_eq!(parse(text), Ok(Duration::from_millis(ms)), "{text}");
         }
-        for text in ["", "10", "s", "0s", "-1s", "25h", "1.2.3s", "1 year"] {
+        for text in ["", "10", "s", "0s", "-1s", "3651d", "1.2.3s", "1 year"] {
             assert!(parse(text).is_err(), "{text}");
         }
     }

@@ -103,13 +103,13 @@ pub(crate) struct CreateArgs {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     job: Vec<String>,
     /// Lifetime of the token: min, h or d
-    #[arg(long, value_name = "TIME", default_value = "90d", value_parser = duration::parse_long)]
+    #[arg(long, value_name = "TIME", default_value = "90d", value_parser = duration::parse)]
     ttl: Duration,
     /// Create a join token, to be exchanged once for a token of this role
     #[arg(long)]
     join: bool,
     /// With --join: lifetime of the token that it is exchanged for
-    #[arg(long, value_name = "TIME", default_value = "365d", value_parser = duration::parse_long)]
+    #[arg(long, value_name = "TIME", default_value = "365d", value_parser = duration::parse)]
     #[arg(requires = "join")]
     joined_ttl: Duration,
     /// Write the token to this file, readable by its owner only [default: stdout]

@@ -53,7 +53,7 @@ fn addresses_where_nobody_is() {
     "#]].assert_eq(&place.fails(&["status", "--timeout", "long"]));
     expect![[r#"
         exit 2
-        error: invalid value '0s' for '--timeout <TIME>': must be between 1ms and 24h
+        error: invalid value '0s' for '--timeout <TIME>': must be between 1ms and 3650d
 
         For more information, try '--help'.
     "#]]
