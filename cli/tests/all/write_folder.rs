@@ -130,12 +130,14 @@ fn shards_that_are_there_are_replaced_only_by_force() {
     place.file("out/in-notes.txt", "kept");
     expect![[r#"
         exit 1
-        error: out already holds 5 shards with the prefix `in`, such as in-00000-of-00005.tfrecord
+        error: out already holds 5 files with the prefix `in`, such as in-00000-of-00005.tfrecord
         hint: name another --prefix or folder, or replace them with --force
     "#]]
     .assert_eq(&place.fails(&["dataset", "write", "in", "out"]));
     assert_eq!(before.len(), 5);
     place.ok(&["dataset", "write", "in", "out", "--prefix", "other"]);
+    // The description of shards that Python's `from_arrays` wrote.
+    place.file("out/in.shardfeed.json", "{}");
     let replace = ["dataset", "write", "in", "out", "--force", "--shard-bytes", "70KB"];
     place.ok(&replace);
     let expected = [
@@ -171,6 +173,27 @@ fn what_a_killed_process_left_is_told_and_cleared_by_force() {
         hint: wait for it, or if there is none, start over with --force
     "#]]
     .assert_eq(&place.fails(&["dataset", "write", "in", "out"]));
+    place.ok(&["dataset", "write", "in", "out", "--force"]);
+    assert_eq!(place.names("out"), ["in-00000-of-00001.tfrecord"]);
+}
+
+#[test]
+fn another_process_that_writes_is_not_disturbed() {
+    let (place, _) = place();
+    place.file("out/.in.writing/in-00000-of-00001.tfrecord", "half");
+    place.file("out/.in.lock", "");
+    let lock = fs::File::open(place.path("out/.in.lock")).unwrap();
+    // As Python's `Staging` and another `dataset write` do.
+    lock.try_lock().unwrap();
+    expect![[r#"
+        exit 1
+        error: out: another process writes shards with the prefix `in`
+        hint: wait for it, or name another --prefix
+    "#]]
+    .assert_eq(&place.fails(&["dataset", "write", "in", "out", "--force"]));
+    assert_eq!(place.names("out"), [".in.lock", ".in.writing"]);
+    assert_eq!(place.names("out/.in.writing"), ["in-00000-of-00001.tfrecord"]);
+    drop(lock);
     place.ok(&["dataset", "write", "in", "out", "--force"]);
     assert_eq!(place.names("out"), ["in-00000-of-00001.tfrecord"]);
 }
@@ -228,6 +251,7 @@ fn sources_that_make_no_dataset_are_refused() {
         For more information, try '--help'.
     "#]]
     .assert_eq(&write(&["empty", "out", "--shard-bytes", "3TB"]));
+    assert!(!place.path("out").exists(), "a source that is refused leaves no folder");
 }
 
 #[test]
@@ -236,5 +260,5 @@ fn a_link_that_leads_back_is_told() {
     std::os::unix::fs::symlink("..", place.path("in/cat/up")).unwrap();
     let failed = place.fails(&["dataset", "write", "in", "out"]);
     assert!(failed.starts_with("exit 1\nerror: "), "{failed}");
-    assert_eq!(place.names("out"), [""; 0]);
+    assert!(!place.path("out").exists(), "it is removed again");
 }
