@@ -272,6 +272,9 @@ def test_the_statistics_of_a_source_are_those_of_its_records(place: Place) -> No
         assert (found["records"], found["examples"], found["sampled"]["records"]) == (len(passing), len(passing), sum(COUNTS))
         assert (values["min"], values["max"]) == (min(passing), max(passing))
         assert found["sampled"]["samples"] == plan_of(place, name)["counted"]["samples"]
+    text = place.run("dataset", "stats", "--source", "train.py:packs").stdout
+    facts = text.split("\n\n")[1].splitlines()
+    assert facts[0].startswith("samples ") and len({line.rindex("  ") for line in facts}) == 1, text
     found, values = tokens("plain")
     assert (found["records"], found["sampled"], values["max"]) == (sum(COUNTS), None, max(lengths))
     found, _ = tokens("mixture")

@@ -367,8 +367,9 @@ impl Stats {
         output::write_facts(out, &facts)?;
         let Some(sampled) = &self.sampled else { return Ok(()) };
         writeln!(out)?;
-        output::write_facts(out, &[("samples", output::count(sampled.samples))])?;
-        output::write_facts(out, &sampled.facts())
+        let mut facts = vec![("samples", output::count(sampled.samples))];
+        facts.extend(sampled.facts());
+        output::write_facts(out, &facts)
     }
 
     fn write_features(&self, out: &mut dyn Write, is_wide: bool) -> io::Result<()> {
