@@ -43,7 +43,7 @@ def encode_example(features: Mapping[str, Value]) -> bytes:
 
     Values are numbers, `bytes`, `str` (as UTF-8), or sequences and arrays of them, flattened in
     row-major order: integers and bools become int64, floats float32. None and an empty list omit
-    the feature.
+    the feature; an empty array of numbers or texts is a list without values.
 
     Raises `ConfigError` for a value that an Example cannot hold.
     """
@@ -140,7 +140,8 @@ def _value(name: str, value: Any) -> tuple[str, str, Any]:
         return name, "int64", np.ascontiguousarray(array, dtype=np.int64).reshape(-1)
     if array.dtype.kind == "f":
         return name, "float32", np.ascontiguousarray(array, dtype=np.float32).reshape(-1)
-    if array.dtype.kind in "SUO" and array.size:
+    # An empty array of objects has no type.
+    if array.dtype.kind in "SU" or (array.dtype.kind == "O" and array.size):
         return name, "bytes", [_bytes(name, item) for item in array.reshape(-1).tolist()]
     raise ConfigError(
         f"feature {name!r}: a tf.train.Example holds int64, float32 and bytes, not "

@@ -7,7 +7,6 @@ mod folder;
 mod lines;
 mod source;
 mod staging;
-mod voc;
 mod whole;
 
 use std::fs;
@@ -47,13 +46,6 @@ A .txt file: each line is the path of a file, relative to the list, with `data` 
 the list). A label may follow after a tab, or, in all lines, after a space: integers are `label` \
 (int64); if any is no integer, all are names of classes, as folders are above.
 
-With --voc a list is one of images, JPEG or PNG, and FOLDER holds an annotation of each as the Pascal VOC challenges have \
-them: photos/7.jpg is described by FOLDER/7.xml. The features are those of TensorFlow's Object Detection API: \
-`image/encoded`, `image/format`, `image/filename`, `image/source_id`, `image/width`, `image/height`, and for each object one value in \
-`image/object/bbox/xmin`, `ymin`, `xmax` and `ymax` (float32, parts of the image's size), `image/object/class/text`, \
-`image/object/class/label` (from 1, in the bytewise order of the names, or as in --classes), `image/object/difficult` and `truncated`. \
-A label of the list is `image/class/label` and `text`.
-
 Records are divided among the shards at random, so that shards are alike; the same source and options \
 give the same bytes. The shards appear under their names when all of them are written.";
 
@@ -61,7 +53,7 @@ const EXAMPLES: &str = "\
 Examples:
   shardfeed dataset write photos/ out/ --shard-bytes 150MB
   shardfeed dataset write prices.csv out/ --compression gzip --prefix train
-  shardfeed dataset write train.txt out/ --voc VOC2012/Annotations --classes classes.txt";
+  shardfeed dataset write train.txt out/";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -86,13 +78,6 @@ pub struct WriteArgs {
     /// Replace existing shards with this prefix in OUT_DIR
     #[arg(long)]
     force: bool,
-    /// Folder with Pascal VOC annotations (XML boxes), one for each image of a list
-    #[arg(long, value_name = "FOLDER")]
-    voc: Option<PathBuf>,
-    /// File with the class names of boxes, one per line, numbered from 1; use the same for all
-    /// parts of a dataset
-    #[arg(long, value_name = "FILE", requires = "voc")]
-    classes: Option<PathBuf>,
 }
 
 #[derive(Debug, Serialize)]
@@ -119,14 +104,14 @@ struct WrittenShard {
 }
 
 pub fn run(args: &WriteArgs, format: Format) -> anyhow::Result<()> {
-    let kind = SourceKind::of(args)?;
+    let kind = SourceKind::of(&args.source)?;
     check_outside(&args.source, &args.out_dir)?;
     let prefix = match &args.prefix {
         Some(prefix) => prefix.clone(),
         None => prefix_of(&args.source)?,
     };
     let staging = Staging::new(&args.out_dir, &prefix, args.force)?;
-    let source = kind.open(args)?;
+    let source = kind.open(&args.source)?;
     let deal = Deal::new(source.record_bytes(), args.shard_bytes, args.seed)?;
     let names = ShardNames::new(&prefix, deal.shards(), args.compression);
     let shards = write_shards(source.as_ref(), &deal, &staging, &names)?;
@@ -154,39 +139,28 @@ enum SourceKind {
 
 impl SourceKind {
     /// Determines the kind of the source, before anything is created.
-    fn of(args: &WriteArgs) -> anyhow::Result<Self> {
-        let path = &args.source;
+    fn of(path: &Path) -> anyhow::Result<Self> {
         let found =
             fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?;
         let extension = path.extension().unwrap_or_default();
-        let kind = if found.is_dir() {
-            Self::Folder
+        if found.is_dir() {
+            Ok(Self::Folder)
         } else if extension.eq_ignore_ascii_case("csv") {
-            Self::Csv
+            Ok(Self::Csv)
         } else if extension.eq_ignore_ascii_case("txt") {
-            Self::List
+            Ok(Self::List)
         } else {
             let what = format!("{}: neither a folder nor a .csv or .txt file", path.display());
             let hint = "give a folder of files, or a file whose name ends in .csv or .txt";
-            return Err(Problem::usage(what).hint(hint).into());
-        };
-        if args.voc.is_some() && !matches!(kind, Self::List) {
-            let what = format!("{}: boxes belong to the images of a list", path.display());
-            let hint = "with --voc give a .txt file that names the images, one a line";
-            return Err(Problem::usage(what).hint(hint).into());
+            Err(Problem::usage(what).hint(hint).into())
         }
-        Ok(kind)
     }
 
-    fn open(self, args: &WriteArgs) -> anyhow::Result<Box<dyn Source>> {
-        let path = &args.source;
-        Ok(match (self, &args.voc) {
-            (Self::Folder, _) => Box::new(folder::open(path)?),
-            (Self::Csv, _) => Box::new(CsvSource::open(path)?),
-            (Self::List, None) => Box::new(FileList::open(path)?),
-            (Self::List, Some(voc)) => {
-                Box::new(FileList::open_voc(path, voc, args.classes.as_deref())?)
-            }
+    fn open(self, path: &Path) -> anyhow::Result<Box<dyn Source>> {
+        Ok(match self {
+            Self::Folder => Box::new(folder::open(path)?),
+            Self::Csv => Box::new(CsvSource::open(path)?),
+            Self::List => Box::new(FileList::open(path)?),
         })
     }
 }

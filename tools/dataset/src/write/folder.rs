@@ -40,7 +40,7 @@ pub(super) fn open(root: &Path) -> Result<FileList> {
         let named = (file.path_bytes().len() + class.len()) as u64;
         record_bytes.push(file.bytes + named + EXAMPLE_BYTES);
     }
-    Ok(FileList { root: root.to_path_buf(), entries, classes, record_bytes, boxes: None })
+    Ok(FileList { root: root.to_path_buf(), entries, classes, record_bytes })
 }
 
 /// Lists the files in `root/folder` and its subfolders.
