@@ -43,7 +43,7 @@ const PLAIN: &[(&str, &str)] = &[
 const ARROWS: &[(&str, &[&str])] = &[
     ("plan", &[]),
     ("tfrecord", &[]),
-    ("table", &["tfrecord"]),
+    ("table", &["plan", "tfrecord"]),
     ("telemetry", &[]),
     ("tls", &[]),
     ("proto", &["plan"]),

@@ -1,4 +1,4 @@
-//! Digests of dataset contents and job identities.
+//! Digests of the contents of datasets, tables and jobs.
 
 use std::fmt;
 use std::str::FromStr;
@@ -78,15 +78,25 @@ impl FromStr for Digest {
             let dots = if length > 8 { "..." } else { "" };
             DigestParseError { length, start: text.chars().take(8).chain(dots.chars()).collect() }
         };
-        if text.len() != 64 || !text.is_ascii() {
+        if text.len() != 64 {
             return Err(error());
         }
         let mut bytes = [0; 32];
-        for (index, byte) in bytes.iter_mut().enumerate() {
-            let pair = &text[2 * index..2 * index + 2];
-            *byte = u8::from_str_radix(pair, 16).map_err(|_| error())?;
+        for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+            let (high, low) = digit(pair[0]).zip(digit(pair[1])).ok_or_else(error)?;
+            *byte = high << 4 | low;
         }
         Ok(Self(bytes))
+    }
+}
+
+/// Value of a digit as [`Digest`] displays it: no sign and no capital letter, so that one text
+/// names one digest.
+fn digit(byte: u8) -> Option<u8> {
+    match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        _ => None,
     }
 }
 
@@ -129,5 +139,10 @@ mod tests {
             refused(&"xyz=".repeat(16)),
             "a digest is 64 hex digits, not 64 characters of `xyz=xyz=...`"
         );
+        assert_eq!(
+            refused(&"+f".repeat(32)),
+            "a digest is 64 hex digits, not 64 characters of `+f+f+f+f...`"
+        );
+        assert!("AB".repeat(32).parse::<Digest>().is_err());
     }
 }

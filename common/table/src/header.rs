@@ -1,10 +1,10 @@
 //! Header of a table file: its contents and their locations.
 
 use std::fmt;
-use std::str::FromStr;
 
 use crc_fast::crc32_iscsi;
 use serde::{Deserialize, Serialize};
+use shardfeed_plan::Digest;
 
 use crate::error::TableError;
 
@@ -25,63 +25,6 @@ const VERSION: u32 = 1;
 const TEXT_AT: usize = 16;
 /// Maximum size of the text in bytes; columns are few and have names written by users.
 const TEXT_BYTES_MAX: usize = 1 << 20;
-
-/// Digest of a table's content: SHA-256 of its header's text, keys and rows.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Digest([u8; 32]);
-
-impl Digest {
-    pub(crate) fn new(bytes: [u8; 32]) -> Self {
-        Self(bytes)
-    }
-
-    pub(crate) fn bytes(&self) -> &[u8; 32] {
-        &self.0
-    }
-}
-
-impl fmt::Display for Digest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl fmt::Debug for Digest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl FromStr for Digest {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let refuse = || format!("{text:.80?} is no digest of a table: 64 hex digits");
-        let mut bytes = [0; 32];
-        if text.len() != 64 || !text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
-            return Err(refuse());
-        }
-        for (at, byte) in bytes.iter_mut().enumerate() {
-            *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).map_err(|_| refuse())?;
-        }
-        Ok(Self(bytes))
-    }
-}
-
-impl TryFrom<String> for Digest {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl From<Digest> for String {
-    fn from(digest: Digest) -> Self {
-        digest.to_string()
-    }
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -135,7 +78,7 @@ pub(crate) struct Header {
     pub(crate) pages: u64,
     pub(crate) block_rows: u64,
     pub(crate) columns: Vec<Column>,
-    /// Digest of the content; not part of the hashed text.
+    /// SHA-256 of this header's text, the keys and the rows; not part of the hashed text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) digest: Option<Digest>,
 }
@@ -274,17 +217,4 @@ impl Header {
 
 fn json(header: &Header) -> String {
     serde_json::to_string(header).expect("a header is plain data")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_text_that_is_no_digest_is_shown_as_it_came() {
-        let refused = "12ab".parse::<Digest>().unwrap_err();
-        assert_eq!(refused, "\"12ab\" is no digest of a table: 64 hex digits");
-        assert!("ab".repeat(32).parse::<Digest>().is_ok());
-        assert!("AB".repeat(32).parse::<Digest>().is_err());
-    }
 }

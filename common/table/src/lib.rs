@@ -25,7 +25,7 @@ mod read;
 mod write;
 
 pub use error::{TableError, WriteError};
-pub use header::{Column, Digest, KeyKind, ROW_BYTES_MAX};
+pub use header::{Column, KeyKind, ROW_BYTES_MAX};
 pub use key::Key;
 pub use read::Table;
 pub use write::{Keys, Layout};

@@ -6,10 +6,11 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use sha2::{Digest as _, Sha256};
+use shardfeed_plan::Digest;
 
 use crate::cache::Cache;
 use crate::error::TableError;
-use crate::header::{Column, Digest, Header, KeyKind, PAGE_BYTES, PAGE_HEAD_BYTES, Places};
+use crate::header::{Column, Header, KeyKind, PAGE_BYTES, PAGE_HEAD_BYTES, Places};
 use crate::key::{Key, StoredKey};
 use crate::seal::{SealedPart, seal};
 
@@ -212,7 +213,7 @@ impl Table {
             memory = bytes;
             progress(self.places.blocks_at + (number + 1) * self.places.block_bytes as u64);
         }
-        if Digest::new(hash.finalize().into()) == self.digest {
+        if Digest::from_bytes(hash.finalize().into()) == self.digest {
             return Ok(());
         }
         Err(self.damaged(0, "its content does not match its digest"))

@@ -1,8 +1,7 @@
 //! Checksums of pages and blocks over the bytes, the table's digest, and the location in the table.
 
 use crc_fast::{CrcAlgorithm, Digest as Checksum};
-
-use crate::header::Digest;
+use shardfeed_plan::Digest;
 
 /// Kind of a part of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +19,7 @@ pub(crate) fn seal(digest: &Digest, part: SealedPart, number: u64, bytes: [&[u8]
     };
     place[1..].copy_from_slice(&number.to_le_bytes());
     let mut sum = Checksum::new(CrcAlgorithm::Crc32Iscsi);
-    for bytes in [digest.bytes(), &place[..], bytes[0], bytes[1]] {
+    for bytes in [digest.as_bytes(), &place[..], bytes[0], bytes[1]] {
         sum.update(bytes);
     }
     sum.finalize() as u32

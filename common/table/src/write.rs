@@ -4,10 +4,11 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use sha2::{Digest as _, Sha256};
+use shardfeed_plan::Digest;
 use shardfeed_tfrecord::NewFile;
 
 use crate::error::WriteError;
-use crate::header::{Column, Digest, Header, KeyKind, PAGE_BYTES, SEAL_BYTES};
+use crate::header::{Column, Header, KeyKind, PAGE_BYTES, SEAL_BYTES};
 use crate::key::{Key, StoredKey};
 use crate::seal::{SealedPart, seal};
 
@@ -116,7 +117,7 @@ impl Layout {
             out.write_all(rows)?;
             out.write_all(&seal(&digest, SealedPart::Block, number, [rows, &[]]).to_le_bytes())
         })?;
-        if Digest::new(again.finalize().into()) != digest {
+        if Digest::from_bytes(again.finalize().into()) != digest {
             return Err(io::Error::other("the rows changed while they were written").into());
         }
         out.flush()?;
@@ -134,7 +135,7 @@ impl Layout {
             hash.update(rows);
             Ok(())
         })?;
-        Ok(Digest::new(hash.finalize().into()))
+        Ok(Digest::from_bytes(hash.finalize().into()))
     }
 
     fn digest_of_keys(&self) -> Sha256 {

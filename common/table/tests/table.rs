@@ -8,7 +8,8 @@ use std::path::Path;
 
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
-use shardfeed_table::{Column, Digest, Key, Keys, Layout, Table, TableError, WriteError};
+use shardfeed_plan::Digest;
+use shardfeed_table::{Column, Key, Keys, Layout, Table, TableError, WriteError};
 
 fn column(name: &str, bytes: usize) -> Column {
     Column { name: name.to_owned(), dtype: "uint8".to_owned(), shape: vec![bytes], bytes }

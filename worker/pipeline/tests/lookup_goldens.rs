@@ -16,7 +16,8 @@ use shardfeed_pipeline::{
     Assembler, ColumnKind, Dtype, OperatorFault, ParseSpec, RecordSpec, RowFault, Schema,
     TableCause,
 };
-use shardfeed_table::{Column, Digest, Keys, Layout};
+use shardfeed_plan::Digest;
+use shardfeed_table::{Column, Keys, Layout};
 use shardfeed_tfrecord::example::{DType, Feature, FeatureSpec, Value as Field, encode_example};
 
 use common::{key, stored};

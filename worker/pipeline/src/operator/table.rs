@@ -3,7 +3,8 @@
 use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
-use shardfeed_table::{Digest, Table, TableError};
+use shardfeed_plan::Digest;
+use shardfeed_table::{Table, TableError};
 
 /// Reference to a table: its content and its local path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
