@@ -15,7 +15,7 @@ use crate::log::{
     Failure, Fencing, PRINCIPAL_DATASETS_MAX, PRINCIPAL_PARTS_MAX, PRINCIPAL_SCANS_MAX, Refusal,
     Result, ScanRef, ScanTask, ScanWork, SessionId, check_room, is_zero, shortened,
 };
-use crate::session::Sessions;
+use crate::session::{Sessions, principal_name};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dataset {
@@ -148,6 +148,11 @@ impl Dataset {
         Some((ScanTask { dataset, fencing, compression, corrupt, work, program }, part))
     }
 
+    /// Principal that added it, without the id of its token.
+    fn principal(&self) -> &str {
+        principal_name(&self.added_by)
+    }
+
     fn fencing_of(&self, part: Option<u64>) -> Option<Fencing> {
         self.lease_of(part).map(|lease| lease.fencing)
     }
@@ -229,8 +234,10 @@ impl Datasets {
     }
 
     /// Rejects one more dataset of a limited principal that has reached its quota.
-    fn check_quota(&self, principal: &str, parts: usize) -> Result<()> {
-        let own = || self.by_name.values().filter(|dataset| dataset.added_by == principal);
+    /// - `name`: the dataset; an attempt of it that failed does not count.
+    fn check_quota(&self, principal: &str, name: &str, parts: usize) -> Result<()> {
+        let principal = principal_name(principal);
+        let own = || self.of(principal).filter(|dataset| dataset.name != name);
         let waits =
             |dataset: &&Dataset| !matches!(dataset.phase, Phase::Ready(_) | Phase::Failed { .. });
         let what = format!("datasets of {principal} that are not ready");
@@ -241,10 +248,14 @@ impl Datasets {
         self.check_parts(principal, parts)
     }
 
+    /// Datasets that a principal added, with any of its tokens.
+    fn of(&self, principal: &str) -> impl Iterator<Item = &Dataset> {
+        self.by_name.values().filter(move |dataset| dataset.principal() == principal)
+    }
+
     /// Checks that a limited principal's datasets may have `more` further parts.
     pub(crate) fn check_parts(&self, principal: &str, more: usize) -> Result<()> {
-        let own = self.by_name.values().filter(|dataset| dataset.added_by == principal);
-        let held: u64 = own.map(|dataset| dataset.progress().weight()).sum();
+        let held: u64 = self.of(principal).map(|dataset| dataset.progress().weight()).sum();
         if held.saturating_add(more as u64) <= PRINCIPAL_PARTS_MAX {
             return Ok(());
         }

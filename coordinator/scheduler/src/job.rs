@@ -255,11 +255,15 @@ impl Jobs {
         self.by_name.get_mut(name).ok_or_else(|| not_found(name))
     }
 
+    /// Jobs that a principal registered, with any of its tokens.
+    pub(crate) fn of(&self, principal: &str) -> impl Iterator<Item = &Job> {
+        let jobs = self.by_name.values();
+        jobs.filter(move |job| principal_name(&job.registered_by) == principal)
+    }
+
     /// Number of ranks in all generations of a principal's jobs.
     pub(crate) fn ranks_of(&self, principal: &str) -> u64 {
-        let own = |job: &&Job| principal_name(&job.registered_by) == principal;
-        let generations =
-            self.by_name.values().filter(own).flat_map(|job| job.generations.values());
+        let generations = self.of(principal).flat_map(|job| job.generations.values());
         generations.map(|generation| generation.ranks.len() as u64).sum()
     }
 

@@ -61,7 +61,7 @@ impl State {
         }
         if !scope.is_empty() {
             let parts = add.listing.as_ref().map_or(0, |listing| listing.parts.len());
-            self.datasets.check_quota(principal, parts)?;
+            self.datasets.check_quota(principal, &add.name, parts)?;
         }
         if let Some(listing) = &add.listing {
             check_total(held, listing.parts.len())?;

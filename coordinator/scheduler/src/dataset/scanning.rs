@@ -59,8 +59,8 @@ impl State {
         check_listing(root, parts)?;
         check_total(held, parts.len())?;
         if !dataset.scope.is_empty() {
-            let added_by = dataset.added_by.clone();
-            self.datasets.check_parts(&added_by, parts.len())?;
+            let principal = dataset.principal().to_owned();
+            self.datasets.check_parts(&principal, parts.len())?;
         }
         let dataset = self.datasets.get_mut(name)?;
         let scan = Scan::new(root, parts);
@@ -98,7 +98,7 @@ impl State {
             }
             check_total(self.datasets.parts, maps.len())?;
             if !dataset.scope.is_empty() {
-                self.datasets.check_parts(&dataset.added_by, maps.len())?;
+                self.datasets.check_parts(dataset.principal(), maps.len())?;
             }
         }
         let dataset = self.datasets.get_mut(name)?;

@@ -69,19 +69,19 @@ impl State {
         let Some(session) = self.sessions.live.get(&id) else {
             return fair;
         };
-        let by = |scan: &ScanRef| Some(&self.datasets.by_name.get(&scan.dataset)?.added_by);
+        let by = |scan: &ScanRef| Some(self.datasets.by_name.get(&scan.dataset)?.principal());
         for scan in self.sessions.live.values().flat_map(|session| &session.scans) {
             if let Some(by) = by(scan) {
-                *fair.running.entry(by.clone()).or_default() += 1;
+                *fair.running.entry(by.to_owned()).or_default() += 1;
             }
         }
         for by in session.scans.iter().filter_map(by) {
-            *fair.own.entry(by.clone()).or_default() += 1;
+            *fair.own.entry(by.to_owned()).or_default() += 1;
         }
         for (order, name) in &self.datasets.with_work {
             let dataset = &self.datasets.by_name[name];
             if self.may_take(session, dataset) {
-                fair.free.insert((dataset.added_by.clone(), *order), name.clone());
+                fair.free.insert((dataset.principal().to_owned(), *order), name.clone());
             }
         }
         fair
@@ -277,7 +277,8 @@ mod tests {
         let mut fixture = Fixture::default();
         let (a, b) = (fixture.join("a"), fixture.join("b"));
         for number in 0..10 {
-            add_of(&mut fixture, ("flood", &[]), &format!("flood-{number}"), "/f/*");
+            let who = format!("flood (token {number})");
+            add_of(&mut fixture, (&who, &[]), &format!("flood-{number}"), "/f/*");
         }
         add_of(&mut fixture, ("late", &[]), "late", "/l/*");
         let flood: Vec<_> = (0..3).flat_map(|_| names(&mut fixture, a, 1)).collect();
@@ -338,6 +339,32 @@ mod tests {
     }
 
     #[test]
+    fn at_its_quota_of_datasets_a_principal_adds_a_failed_one_again() {
+        let mut fixture = Fixture::default();
+        let scope: &[&str] = &["nightly-*"];
+        add_of(&mut fixture, ("trainer:tom (token 1)", scope), "nightly-0", "/x");
+        let datasets = &mut fixture.state.datasets.by_name;
+        let failed = datasets.get_mut("nightly-0").unwrap();
+        failed.phase = Phase::Failed { failure: Failure::default(), failed_ms: 0 };
+        let failed = failed.clone();
+        for number in 1..crate::PRINCIPAL_DATASETS_MAX {
+            let name = format!("nightly-{number}");
+            datasets.insert(name.clone(), Dataset { name, ..failed.clone() });
+        }
+        fixture.state.index();
+        // Another token of the same name is the same principal.
+        let tom = ("trainer:tom (token 2)", scope);
+        let add = |name: &str| {
+            let (name, patterns) = (name.to_owned(), vec!["/x".to_owned()]);
+            Change::AddDataset(AddDataset { name, patterns, ..add_dataset() })
+        };
+        let refusal = by(&mut fixture, tom, add("nightly-x")).unwrap_err().to_string();
+        assert!(refusal.contains("datasets of trainer:tom: at most 1000"), "{refusal}");
+        by(&mut fixture, tom, add("nightly-0")).unwrap();
+        assert_eq!(fixture.state.dataset("nightly-0").unwrap().attempt, 2);
+    }
+
+    #[test]
     fn parts_of_limited_principals_are_bounded_together() {
         let mut fixture = Fixture::default();
         let who: (&str, &[&str]) = ("mallory", &["nightly-*"]);
@@ -352,6 +379,7 @@ mod tests {
         for root in ["/a", "/b", "/c", "/d"] {
             listed(who, root).unwrap();
         }
+        let who = ("mallory (token 2)", who.1);
         let refusal = listed(who, "/e").unwrap_err().to_string();
         assert!(refusal.contains("parts of datasets of mallory"), "{refusal}");
         listed(("operator", &[]), "/f").unwrap();

@@ -51,15 +51,14 @@ impl State {
         let of =
             |job: &Job| job.mixtures.iter().map(|(_, known)| known.entries() as u64).sum::<u64>();
         let hint = "remove jobs that are no longer needed";
-        let (new, all) = (mixture.entries() as u64, self.jobs.by_name.values());
-        let held = all.clone().map(of).sum::<u64>().saturating_add(new);
+        let new = mixture.entries() as u64;
+        let held = self.jobs.by_name.values().map(of).sum::<u64>().saturating_add(new);
         check_room("sources in the mixtures of all jobs", held, MIXTURE_ENTRIES_MAX, hint)?;
         if scope.is_empty() {
             return Ok(());
         }
         let who = principal_name(principal);
-        let own = all.filter(|job| principal_name(&job.registered_by) == who);
-        let held = own.map(of).sum::<u64>().saturating_add(new);
+        let held = self.jobs.of(who).map(of).sum::<u64>().saturating_add(new);
         let what = format!("sources in the mixtures of the jobs of {who}");
         check_room(&what, held, PRINCIPAL_MIXTURE_ENTRIES_MAX, hint)
     }

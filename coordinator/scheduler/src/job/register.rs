@@ -12,6 +12,7 @@ use crate::log::{
     RECORD_SPEC_CHUNKS_MAX, RankRef, Refusal, RegisterJob, Result, check_count, check_length,
     check_name, check_room, check_text,
 };
+use crate::session::principal_name;
 use crate::state::{Moment, State};
 
 impl State {
@@ -80,9 +81,10 @@ impl State {
         let held = self.jobs.by_name.len() as u64;
         check_room("jobs", held, JOBS_MAX as u64, "use the names of jobs that exist")?;
         if !scope.is_empty() {
-            let own = self.jobs.by_name.values().filter(|job| job.registered_by == *principal);
+            let principal = principal_name(principal);
+            let own = self.jobs.of(principal).count() as u64;
             let (what, hint) = (format!("jobs of {principal}"), "have an operator remove some");
-            check_room(&what, own.count() as u64, PRINCIPAL_JOBS_MAX, hint)?;
+            check_room(&what, own, PRINCIPAL_JOBS_MAX, hint)?;
         }
         let job = Job {
             name: name.clone(),
@@ -266,6 +268,23 @@ mod tests {
             fixture.state.apply(fixture.state.applied() + 1, &command).answer.unwrap();
         }
         fixture.refused(job(0), expect!["jobs: at most 10000; use the names of jobs that exist"]);
+    }
+
+    #[test]
+    fn jobs_of_all_tokens_of_a_principal_count_together() {
+        let (mut fixture, _) = Fixture::with_job(Tail::Drop);
+        let register_with = |fixture: &mut Fixture, token: u64, name: &str| {
+            let Change::RegisterJob(job) = register(Tail::Drop) else { unreachable!() };
+            let change = Change::RegisterJob(RegisterJob { name: name.to_owned(), ..job });
+            let (principal, scope) = (format!("trainer:tom (token {token})"), vec!["*".to_owned()]);
+            let command = Command { principal, scope, ..fixture.command(change) };
+            fixture.state.apply(fixture.state.applied() + 1, &command).answer
+        };
+        for number in 0..PRINCIPAL_JOBS_MAX {
+            register_with(&mut fixture, number % 2, &number.to_string()).unwrap();
+        }
+        let refusal = register_with(&mut fixture, 2, "more").unwrap_err().to_string();
+        assert!(refusal.contains("jobs of trainer:tom: at most 1000"), "{refusal}");
     }
 
     #[test]
