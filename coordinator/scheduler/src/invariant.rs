@@ -130,7 +130,11 @@ fn check_dataset(dataset: &Dataset) -> Checked {
 
 fn check_job(job: &Job, clock_ms: u64) -> Checked {
     let Job { name, generations, .. } = job;
-    bound("generations of a job", generations.len(), 1 + GENERATIONS_KEPT)?;
+    let world_size = job.current().map_or(0, |current| current.world_size);
+    let most = usize::try_from(world_size).unwrap_or(usize::MAX).saturating_add(GENERATIONS_KEPT);
+    bound("earlier generations of a job", generations.len().saturating_sub(1), most)?;
+    let superseded = generations.values().filter(|known| known.superseded_by.is_some()).count();
+    bound("superseded generations of a job", superseded, GENERATIONS_KEPT)?;
     bound("sealed epochs of a job", job.sealed.len(), SEALED_KEPT)?;
     bound("runs of a job", job.runs.len(), RUNS_KEPT)?;
     bound("corrupt records of a job", job.skipped.len(), SKIPPED_KEPT)?;

@@ -186,19 +186,23 @@ impl Job {
 
     /// Removes generations that are no longer kept; returns them.
     ///
-    /// A generation whose ranks are moving to the current one is kept regardless of its size.
+    /// A generation that a rank may continue in is kept regardless of its age and its size. As a
+    /// rank leaves one generation when it moves to another, the job has at most one for each rank.
     pub(crate) fn forget(&mut self) -> Vec<Generation> {
         let Some(current) = self.current() else {
             return vec![];
         };
-        let (current_number, moving) = (current.number, current.by_move.then_some(current.parent));
-        let earlier = self.generations.range(..current_number);
+        let mut continued_most = current.world_size;
+        let earlier = self.generations.range(..current.number);
         let (mut kept, mut ranks) = (0, 0);
         let mut dropped = vec![];
         for (number, generation) in earlier.rev() {
-            let is_left = moving == Some(Some(*number));
-            let fits = ranks + generation.ranks.len() as u64 <= RANKS_KEPT;
-            if kept < GENERATIONS_KEPT && (is_left || fits && dropped.is_empty()) {
+            let is_continued = continued_most > 0 && generation.may_continue();
+            continued_most -= u64::from(is_continued);
+            let fits = kept < GENERATIONS_KEPT
+                && ranks + generation.ranks.len() as u64 <= RANKS_KEPT
+                && dropped.is_empty();
+            if is_continued || fits {
                 kept += 1;
                 ranks += generation.ranks.len() as u64;
             } else {

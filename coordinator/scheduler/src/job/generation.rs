@@ -144,6 +144,14 @@ impl Generation {
         self.implicit && !self.is_complete()
     }
 
+    /// True if a rank may continue here: no later start took over, and some rank has neither moved
+    /// on nor finished.
+    pub(crate) fn may_continue(&self) -> bool {
+        let mut ranks = self.ranks.values();
+        self.superseded_by.is_none()
+            && ranks.any(|rank| rank.moved_to.is_none() && !rank.has_finished())
+    }
+
     pub fn is_complete(&self) -> bool {
         self.ranks.len() as u64 >= self.world_size
     }

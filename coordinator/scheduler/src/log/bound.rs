@@ -99,7 +99,7 @@ pub const PRINCIPAL_PARTS_MAX: u64 = 65_536;
 pub const SCANS_TAKEN_MAX: u32 = 256;
 
 /// Number of generations of a job that are kept besides the current one: for history, and to report
-/// to their ranks which generation took over.
+/// to their ranks which generation took over. Those in which a rank may continue are always kept.
 pub const GENERATIONS_KEPT: usize = 64;
 
 /// Maximum number of ranks in those generations, so that 64 restarts of 10,000 ranks stay small.

@@ -2,7 +2,7 @@ use expect_test::expect;
 use shardfeed_plan::{EPOCHS, Intent, Segment, Steps, Tail};
 
 use crate::fixture::{Fixture, JOB, first_of_two, fresh, from, segment};
-use crate::{Change, RankCursor, StartRank};
+use crate::{Change, RankCursor, StartRank, Verdict};
 
 fn two(tail: Tail) -> (Fixture, StartRank) {
     let (fixture, session) = Fixture::with_job(tail);
@@ -522,21 +522,45 @@ mod kept {
     }
 
     #[test]
-    fn generations_that_were_moved_from_are_forgotten_too() {
+    fn generations_that_all_ranks_moved_from_are_forgotten_too() {
         let (mut fixture, start) = running();
-        for from in 0..100 {
+        fixture.start(rank(&start, 0, "t-0", move_to(0, 0)));
+        fixture.start(rank(&start, 1, "t-1", move_to(0, 0)));
+        for from in 1..100 {
             fixture.start(rank(&start, 0, "t-0", move_to(from, 0)));
         }
         let job = fixture.state.job(JOB).unwrap();
-        assert_eq!((job.generations.len(), job.opened), (1 + GENERATIONS_KEPT, 101));
-        let left_behind = rank(&start, 1, "t-1", move_to(0, 0));
+        // Rank 1 is in generation 1 still.
+        assert_eq!((job.generations.len(), job.opened), (2 + GENERATIONS_KEPT, 101));
+        assert!(!job.generations.contains_key(&0));
+        let again = rank(&start, 1, "t-1", move_to(0, 0));
         fixture.refused(
-            Change::StartRank(left_behind),
+            Change::StartRank(again),
             expect![[r#"
             generation 0 of job `train` ended: rank 0 started again at
             epoch 0 step 0 as generation 100; restart this rank from the
             same state"#]],
         );
+    }
+
+    #[test]
+    fn a_generation_is_kept_until_its_last_rank_moves_on() {
+        let (mut fixture, start) = running();
+        let lease = fixture.lease(1);
+        for from in 0..100 {
+            fixture.start(rank(&start, 0, "t-0", move_to(from, 0)));
+        }
+        assert_eq!(fixture.state.verdict(&lease), Verdict::Live);
+        assert_eq!(fixture.state.session(start.session).unwrap().leases.len(), 2);
+        // Neither does it lose its generation while no worker serves it.
+        fixture.done(Change::ExpireSessions { sessions: vec![start.session] });
+        let session = fixture.join("w");
+        let start = StartRank { session, ..start };
+        fixture.start(rank(&start, 0, "t-0", move_to(100, 0)));
+        let back = fixture.start(rank(&start, 1, "t-1", reconnect(0, 0, 0)));
+        assert_eq!(back.generation, 0);
+        let last = fixture.start(rank(&start, 1, "t-1", move_to(0, 0))).generation;
+        assert_eq!(last, 1 + 101);
     }
 
     #[test]
