@@ -241,16 +241,17 @@ impl SampleProgram {
     /// - `spec`: that the program was made of.
     pub(crate) fn spec(&self, spec: &RecordSpec) -> RecordSpec {
         let measured = spec.measured.iter().map(Operator::for_identity).collect();
-        let mut part = RecordSpec { operators: vec![], outputs: None, measured, ..spec.clone() };
-        let names = spec.parse.as_ref().map(ParseSpec::names).unwrap_or_default();
-        for name in names {
-            let mut less = part.clone();
-            less.parse.iter_mut().for_each(|parse| parse.remove(name));
-            if matches!(Self::new(&less), Ok(Some(same)) if same.key() == self.key()) {
-                part = less;
-            }
-        }
-        part
+        let parse = spec.parse.as_ref().map(|parse| parse.named(&self.features()));
+        RecordSpec { parse, operators: vec![], outputs: None, measured, ..spec.clone() }
+    }
+
+    /// Names of the features that the program uses.
+    fn features(&self) -> Vec<String> {
+        let of_measures = self.measures().into_iter().flatten().filter_map(Measure::parse);
+        let of_rows = self.rows.as_ref().map(|rows| &rows.parse);
+        let combined = self.combiner.as_deref().map(Combiner::columns).unwrap_or_default();
+        let parsed = of_measures.chain(of_rows).flat_map(ParseSpec::names).map(str::to_owned);
+        parsed.chain(combined.iter().cloned()).collect()
     }
 
     pub fn depends_on_path(&self) -> bool {
@@ -438,17 +439,23 @@ impl SampleProgram {
                 to += 1;
             }
             let group = (&rows[from..to], &passes[from..to], &counts[from..to]);
+            let has_parts = self.filter_rows.is_some() || self.combiner.is_some();
+            let parts_of = |at: usize| parts_of(group.0, group.2, at);
+            let each: Vec<Row<'_>> =
+                (0..to - from).filter(|_| has_parts).flat_map(parts_of).collect();
             let holds = match &self.filter_rows {
                 None => vec![true; parts],
-                Some(filter) => holds(filter, group, shard_path, kept.as_deref_mut())?,
+                Some(filter) => {
+                    let times = group.1.iter().zip(group.2);
+                    let passes = times
+                        .flat_map(|(passes, count)| std::iter::repeat_n(*passes, *count as usize));
+                    let passes: Vec<bool> = passes.collect();
+                    filter.passes_of(&each, &passes, shard_path, kept.as_deref_mut())?
+                }
             };
             let taken = self.taken(counter, (group.1, group.2), &holds);
             self.add_rows((group.1, group.2), &taken, counted);
-            if self.combiner.is_some() {
-                let parts: Vec<Row<'_>> =
-                    (0..to - from).flat_map(|at| parts_of(group.0, group.2, at)).collect();
-                self.add_sequences(&parts, shard_path, &taken, kept.as_deref_mut(), counted)?;
-            }
+            self.add_sequences(&each, shard_path, &taken, kept.as_deref_mut(), counted)?;
             if let Some(kept) = &mut kept {
                 kept.advance(parts);
             }
@@ -561,35 +568,6 @@ fn parts_of<'a>(
 ) -> impl Iterator<Item = Row<'a>> + use<'a> {
     let row = rows[at];
     (0..counts[at]).map(move |part| Row { part, ..row })
-}
-
-/// Returns for each row of records whether a filter holds; for those of records that do not pass, any
-/// value. To keep the values, all rows are measured.
-fn holds(
-    filter: &Measure,
-    (rows, passes, counts): (&[Row<'_>], &[bool], &[u32]),
-    shard_path: &str,
-    kept: Kept<'_>,
-) -> Result<Vec<bool>, RowError> {
-    let parts_of = |at: usize| parts_of(rows, counts, at);
-    let all_pass = passes.iter().all(|passes| *passes);
-    if all_pass || kept.is_some() {
-        let parts: Vec<Row<'_>> = (0..rows.len()).flat_map(parts_of).collect();
-        match filter.passes(&parts, shard_path, kept) {
-            Err(_) if !all_pass => {}
-            done => return done,
-        }
-    }
-    let passing = (0..rows.len()).filter(|at| passes[*at]);
-    let parts: Vec<Row<'_>> = passing.flat_map(parts_of).collect();
-    let mut found = filter.passes(&parts, shard_path, None)?.into_iter();
-    let of_record = |at: usize| {
-        let found: Vec<_> =
-            found.by_ref().take(if passes[at] { counts[at] as usize } else { 0 }).collect();
-        let missing = counts[at] as usize - found.len();
-        found.into_iter().chain(std::iter::repeat_n(false, missing)).collect::<Vec<_>>()
-    };
-    Ok((0..rows.len()).flat_map(of_record).collect())
 }
 
 /// The methods that make the program.

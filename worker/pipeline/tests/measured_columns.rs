@@ -6,8 +6,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 use shardfeed_pipeline::{
-    CountedRecords, MeasuredColumn, MeasuredColumns, RecordSpec, Row, RowError, SampleProgram,
-    Schema,
+    CountedRecords, MeasuredColumn, MeasuredColumns, ParseSpec, RecordSpec, Row, RowError,
+    SampleProgram, Schema,
 };
 use shardfeed_plan::Sample;
 use shardfeed_tfrecord::example::{Value, encode_example};
@@ -192,8 +192,35 @@ fn needs_of(program: &SampleProgram) -> Vec<String> {
     [program.columns().unwrap(), of_rows].concat()
 }
 
+/// Returns the features that a program needs: without any of them it does not exist, or has another
+/// key.
+fn needed_features(spec: &RecordSpec, key: &[u8]) -> Option<ParseSpec> {
+    let mut least = spec.clone();
+    let Some(ParseSpec::Example(features)) = &spec.parse else { return None };
+    for feature in features {
+        let mut less = least.clone();
+        if let Some(ParseSpec::Example(kept)) = &mut less.parse {
+            kept.retain(|other| other.name != feature.name);
+        }
+        let same = Schema::new(less.clone()).ok().and_then(|schema| schema.samples().cloned());
+        if same.is_some_and(|samples| samples.key() == key) {
+            least = less;
+        }
+    }
+    least.parse
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_spec_of_the_samples_has_the_features_that_they_need(program in program()) {
+        let schema = Schema::new(spec(&program)).unwrap();
+        if let Some(samples) = schema.samples() {
+            let needed = needed_features(schema.spec(), &samples.key());
+            prop_assert_eq!(schema.sample_spec().unwrap().parse, needed);
+        }
+    }
 
     #[test]
     fn another_program_over_the_same_values_needs_no_records(

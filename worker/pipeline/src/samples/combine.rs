@@ -234,6 +234,14 @@ impl<'a> Sequence<'a> {
 }
 
 impl Combiner {
+    /// Names of the columns that are combined.
+    pub(crate) fn columns(&self) -> &[String] {
+        match self {
+            Self::Packs(packer) => &packer.spec().columns,
+            Self::Windows(windower) => &windower.spec().columns,
+        }
+    }
+
     /// Checks a record's data, and finds the values of some of its rows, or its own.
     ///
     /// # Errors  The data or a feature is damaged; a row does not exist.

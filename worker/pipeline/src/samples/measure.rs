@@ -257,6 +257,11 @@ impl Measure {
         format!("{features}\n{}", operators.expect("operators are plain data"))
     }
 
+    /// Parsing of the features that the expression uses; `None`: of none.
+    pub(crate) fn parse(&self) -> Option<&ParseSpec> {
+        self.parse.as_ref()
+    }
+
     /// True if the value is an integer in every record.
     pub(crate) fn is_integer(&self) -> bool {
         self.is_integer
@@ -281,13 +286,24 @@ impl Measure {
         if let Some((first, others)) = self.stages.split_first() {
             let mut passes = first.passes(rows, shard_path, kept.as_deref_mut())?;
             for stage in others {
-                let holds = |rows: &[Row<'_>], kept: Kept<'_>| stage.passes(rows, shard_path, kept);
-                let found = of_passing(rows, &passes, kept.as_deref_mut(), holds)?;
-                passes = found.into_iter().map(Option::unwrap_or_default).collect();
+                passes = stage.passes_of(rows, &passes, shard_path, kept.as_deref_mut())?;
             }
             return Ok(passes);
         }
         self.evaluate(rows, shard_path, kept, |_, value| Ok(value.is_true()))
+    }
+
+    /// As [`Measure::passes`], of the records that `passes` names; false for all others.
+    pub(crate) fn passes_of(
+        &self,
+        rows: &[Row<'_>],
+        passes: &[bool],
+        shard_path: &str,
+        kept: Kept<'_>,
+    ) -> Result<Vec<bool>, RowError> {
+        let holds = |rows: &[Row<'_>], kept: Kept<'_>| self.passes(rows, shard_path, kept);
+        let found = of_passing(rows, passes, kept, holds)?;
+        Ok(found.into_iter().map(Option::unwrap_or_default).collect())
     }
 
     /// As [`Measure::passes`], of values that were measured before; `None`: some are not known.

@@ -1,5 +1,7 @@
 //! Parsing of records: its declaration, and the columns that it makes.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use shardfeed_tfrecord::example::{
     ExampleParser, Feature, FeatureSpec, Partition, SequenceParser, SpecError,
@@ -33,21 +35,17 @@ impl ParseSpec {
         features.iter().chain(lists).map(|spec| spec.name.as_str()).collect()
     }
 
+    /// Returns the parsing of the features with these names only.
     pub(crate) fn named(&self, names: &[String]) -> Self {
-        let mut part = self.clone();
-        for name in self.names() {
-            if !names.iter().any(|named| named == name) {
-                part.remove(name);
-            }
-        }
-        part
-    }
-
-    pub(crate) fn remove(&mut self, name: &str) {
-        let retain = |features: &mut Vec<FeatureSpec>| features.retain(|spec| spec.name != name);
+        let names: BTreeSet<&str> = names.iter().map(String::as_str).collect();
+        let among = |features: &[FeatureSpec]| {
+            features.iter().filter(|spec| names.contains(&*spec.name)).cloned().collect()
+        };
         match self {
-            Self::Example(features) => retain(features),
-            Self::Sequence { context, lists } => [context, lists].into_iter().for_each(retain),
+            Self::Example(features) => Self::Example(among(features)),
+            Self::Sequence { context, lists } => {
+                Self::Sequence { context: among(context), lists: among(lists) }
+            }
         }
     }
 }
