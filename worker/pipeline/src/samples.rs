@@ -136,7 +136,7 @@ impl SampleProgram {
     /// - `operators`: those that make columns for them.
     pub(crate) fn measured(&self, operators: &[Operator]) -> Vec<Operator> {
         let measures = self.measures().into_iter().flatten();
-        let names: Vec<_> = measures.flat_map(Measure::names).cloned().collect();
+        let names: Vec<_> = measures.flat_map(Measure::names).collect();
         let needed = Needed::by(operators, &names).expect("the expressions were checked");
         needed.chosen(operators)
     }

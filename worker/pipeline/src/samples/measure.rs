@@ -12,7 +12,7 @@ use shardfeed_tfrecord::example::{FeatureSpec, Parts};
 use crate::column::{ColumnKind, Origin, Plan, items};
 use crate::draw::DrawKey;
 use crate::dtype::{Dtype, with_type};
-use crate::operator::expression::{Dialect, Expression, Node, One, Two};
+use crate::operator::expression::{BLOCK, Dialect, Expression, Leaf, Node, One, Operand, Two};
 use crate::operator::{Operator, cast};
 use crate::program::{Made, Program, ProgramPart};
 use crate::record::{Row, RowError, RowFault};
@@ -32,17 +32,14 @@ const SHARD_PATH: &str = "shard_path";
 /// Maximum number of columns that an error lists.
 const LISTED_MAX: usize = 20;
 
-/// Maximum number of rows of which an expression is evaluated together.
-const BLOCK: usize = 512;
-
 /// An expression over the features of a record, or of one of its rows.
 ///
 /// Its results are the same on every processor.
 #[derive(Debug)]
 pub(crate) struct Measure {
     expression: Expression,
-    /// Source of each name of the expression.
-    sources: Vec<NameSource>,
+    /// Source of each leaf of the expression.
+    sources: Vec<LeafSource>,
     /// Parser and columns of the features that the expression uses.
     parser: Parser,
     plans: Vec<Plan>,
@@ -59,14 +56,14 @@ pub(crate) struct Measure {
     stages: Vec<Self>,
     /// Start of the keys of its columns, if they have values of rows.
     of_rows: String,
-    /// Keys of the values and of the lengths of each name's column, if the expression uses them.
-    keys: Vec<[Option<String>; 2]>,
+    /// Key of each leaf of the expression, if it is of a column.
+    keys: Vec<Option<String>>,
     /// True if the value is an integer in every record, unless it overflows.
     is_integer: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum NameSource {
+enum LeafSource {
     Ordinal,
     ShardPath,
     /// Index of a column.
@@ -82,28 +79,7 @@ enum ValueKind {
     Text,
 }
 
-/// Values of a name in some rows.
-enum NameValues<'a> {
-    Integers(Vec<i64>),
-    Floats(Vec<f32>),
-    Doubles(Vec<f64>),
-    Texts(Vec<&'a [u8]>),
-    /// The same text in each row.
-    Text(&'a [u8]),
-    /// A column of which only lengths are used.
-    Unused,
-}
-
-impl<'a> NameValues<'a> {
-    fn of_kept(column: &'a MeasuredColumn) -> Self {
-        match column {
-            MeasuredColumn::Integers(integers) => Self::Integers(integers.clone()),
-            MeasuredColumn::Floats(floats) => Self::Floats(floats.clone()),
-            MeasuredColumn::Doubles(doubles) => Self::Doubles(doubles.clone()),
-            MeasuredColumn::Texts(texts) => Self::Texts(texts.iter().map(Vec::as_slice).collect()),
-        }
-    }
-
+impl<'a> MeasuredColumn<&'a [u8]> {
     /// Values of some rows.
     fn block(&self, rows: Range<usize>) -> Vec<Value<'a>> {
         match self {
@@ -115,21 +91,7 @@ impl<'a> NameValues<'a> {
             }
             Self::Doubles(doubles) => doubles[rows].iter().copied().map(Value::Float).collect(),
             Self::Texts(texts) => texts[rows].iter().copied().map(Value::Text).collect(),
-            Self::Text(text) => vec![Value::Text(text); rows.len()],
-            Self::Unused => unreachable!("only the length of this column is used"),
         }
-    }
-
-    fn kept(&self) -> Option<MeasuredColumn> {
-        Some(match self {
-            Self::Integers(integers) => MeasuredColumn::Integers(integers.clone()),
-            Self::Floats(floats) => MeasuredColumn::Floats(floats.clone()),
-            Self::Doubles(doubles) => MeasuredColumn::Doubles(doubles.clone()),
-            Self::Texts(texts) => {
-                MeasuredColumn::Texts(texts.iter().map(|text| text.to_vec()).collect())
-            }
-            Self::Text(_) | Self::Unused => return None,
-        })
     }
 }
 
@@ -138,7 +100,7 @@ impl Measure {
     ///
     /// # Errors  A description of the error, which names the columns that exist.
     pub(crate) fn new(text: &str, scope: Scope<'_>) -> Result<Self, String> {
-        match Self::of_any(text, scope)? {
+        match Self::of_any(Self::parsed(text)?, scope)? {
             (_, ValueKind::Text) => {
                 Err("the expression is a text; compare it, such as `name == 'a'`".into())
             }
@@ -150,12 +112,16 @@ impl Measure {
     ///
     /// # Errors  As [`Measure::new`].
     pub(crate) fn of_key(text: &str, scope: Scope<'_>) -> Result<Self, String> {
-        Self::of_any(text, scope).map(|(measure, _)| measure)
+        Self::of_any(Self::parsed(text)?, scope).map(|(measure, _)| measure)
     }
 
-    fn of_any(text: &str, scope: Scope<'_>) -> Result<(Self, ValueKind), String> {
-        let expression = Expression::parse(text, Dialect::Filter)?;
-        let needed = scope.needed(expression.names())?;
+    fn parsed(text: &str) -> Result<Expression, String> {
+        Expression::parse(text, Dialect::Filter)
+    }
+
+    fn of_any(expression: Expression, scope: Scope<'_>) -> Result<(Self, ValueKind), String> {
+        let names = expression.names();
+        let needed = scope.needed(&names)?;
         let operators = needed.chosen(scope.operators);
         let mut parse = used_features(&needed.features, scope)?;
         let is_unparsed = parse.is_none() && !needed.features.iter().any(|name| name == "record");
@@ -172,14 +138,15 @@ impl Measure {
         let (program, Made { columns, .. }) =
             Program::new(&plans, &operators).map_err(|error| error.what)?;
         let (columns, plans): (Vec<_>, Vec<_>) =
-            columns.into_iter().filter(|(name, _)| expression.names().contains(name)).unzip();
-        let source = |name: &String| match columns.iter().position(|column| column == name) {
-            Some(column) => Ok(NameSource::Column(column)),
-            None if name == ORDINAL => Ok(NameSource::Ordinal),
-            None if name == SHARD_PATH => Ok(NameSource::ShardPath),
-            None => Err(format!("there is no column `{name}`")),
-        };
-        let sources = expression.names().iter().map(source).collect::<Result<_, _>>()?;
+            columns.into_iter().filter(|(name, _)| names.contains(name)).unzip();
+        let source =
+            |Leaf { name, .. }: &Leaf| match columns.iter().position(|column| column == name) {
+                Some(column) => Ok(LeafSource::Column(column)),
+                None if name == ORDINAL => Ok(LeafSource::Ordinal),
+                None if name == SHARD_PATH => Ok(LeafSource::ShardPath),
+                None => Err(format!("there is no column `{name}`")),
+            };
+        let sources = expression.leaves().iter().map(source).collect::<Result<_, _>>()?;
         let of_rows = scope.of_rows();
         let is_integer = false;
         let measure = Self {
@@ -196,12 +163,10 @@ impl Measure {
             keys: vec![],
             is_integer,
         };
-        let kind = measure.kind()?;
+        let kind = measure.kind(measure.expression.root())?;
         let stages = measure.staged(scope)?;
-        let keys = (0..measure.sources.len()).map(|name| {
-            let used = [("value", Node::Name(name)), ("length", Node::Len(name))];
-            used.map(|(what, used)| measure.column_key(name, what, &used))
-        });
+        let leaves = measure.expression.leaves().iter().zip(&measure.sources);
+        let keys = leaves.map(|(leaf, source)| measure.column_key(leaf, *source));
         let (is_integer, keys) = (kind == ValueKind::Integer, keys.collect());
         Ok((Self { is_integer, stages, keys, ..measure }, kind))
     }
@@ -211,26 +176,37 @@ impl Measure {
         if self.operators.is_empty() {
             return Ok(vec![]);
         }
-        let (mut plain, mut others) = (vec![], vec![]);
+        let (mut plain, mut others): (Option<Expression>, Vec<Expression>) = (None, vec![]);
         for part in self.expression.conjuncts() {
-            let is_plain = scope.needed(&Self::names_of(&part)?)?.operators.is_empty();
-            if is_plain { plain.push(format!("({part})")) } else { others.push(part) }
+            match scope.needed(&part.names())?.operators.is_empty() {
+                true => plain = Some(plain.map_or(part.clone(), |plain| plain.and(part))),
+                false => others.push(part),
+            }
         }
-        let first = (!plain.is_empty()).then(|| plain.join(" and "));
-        let parts: Vec<String> = first.into_iter().chain(others).collect();
-        let parts = parts.iter().filter(|_| parts.len() > 1);
-        parts.map(|part| Self::of_any(part, scope).map(|(stage, _)| stage)).collect()
+        let parts: Vec<Expression> = plain.into_iter().chain(others).collect();
+        if parts.len() == 1 {
+            return Ok(vec![]);
+        }
+        let stage = |part| Self::of_any(part, scope).map(|(stage, _)| stage);
+        parts.into_iter().map(stage).collect()
     }
 
     /// Returns the names that an expression uses, whether they exist or not.
     ///
     /// # Errors  It is not an expression.
     pub(crate) fn names_of(text: &str) -> Result<Vec<String>, String> {
-        Ok(Expression::parse(text, Dialect::Filter)?.names().to_vec())
+        Ok(Self::parsed(text)?.names())
+    }
+
+    /// Returns the canonical text of the expression that holds where both do.
+    ///
+    /// # Errors  One of them is not an expression.
+    pub(crate) fn joined(first: &str, second: &str) -> Result<String, String> {
+        Ok(Self::parsed(first)?.and(Self::parsed(second)?).to_string())
     }
 
     /// Names of the columns that the expression uses.
-    pub(crate) fn names(&self) -> &[String] {
+    pub(crate) fn names(&self) -> Vec<String> {
         self.expression.names()
     }
 
@@ -239,8 +215,7 @@ impl Measure {
     /// Shards with equal digests have the same samples under equal keys, unless the expression
     /// depends on paths.
     pub(crate) fn key(&self) -> Vec<u8> {
-        let names: Vec<_> = self.names().to_vec();
-        format!("{}\n{self}", self.origin_of(&names)).into_bytes()
+        format!("{}\n{self}", self.origin_of(&self.names())).into_bytes()
     }
 
     /// Returns the features, and the operators if there are some, that make columns.
@@ -268,7 +243,7 @@ impl Measure {
     }
 
     pub(crate) fn depends_on_path(&self) -> bool {
-        self.sources.contains(&NameSource::ShardPath)
+        self.sources.contains(&LeafSource::ShardPath)
     }
 
     /// Checks the data of records, and returns for each whether it is a sample.
@@ -386,15 +361,21 @@ impl Measure {
 
     /// Returns the keys of the columns that the expression needs.
     pub(crate) fn columns(&self) -> Vec<String> {
-        self.keys.iter().flatten().flatten().cloned().collect()
+        self.keys.iter().flatten().cloned().collect()
     }
 
-    fn column_key(&self, name: usize, what: &str, used: &Node) -> Option<String> {
-        let is_column = matches!(self.sources[name], NameSource::Column(_));
-        (is_column && self.expression.nodes().contains(used)).then(|| {
-            let names = std::slice::from_ref(&self.names()[name]);
-            format!("{}{what} {} {}", self.of_rows, names[0], self.origin_of(names))
+    fn column_key(&self, leaf: &Leaf, source: LeafSource) -> Option<String> {
+        let Leaf { name, is_length } = leaf;
+        matches!(source, LeafSource::Column(_)).then(|| {
+            let what = if *is_length { "length" } else { "value" };
+            let origin = self.origin_of(std::slice::from_ref(name));
+            format!("{}{what} {name} {origin}", self.of_rows)
         })
+    }
+
+    /// Leaves with their sources.
+    fn leaves(&self) -> impl Iterator<Item = (&Leaf, LeafSource)> {
+        self.expression.leaves().iter().zip(self.sources.iter().copied())
     }
 
     /// Returns what `result` makes of the values of each record, of values that were measured before;
@@ -406,28 +387,17 @@ impl Measure {
         result: impl Fn(usize, Value<'_>) -> Option<T>,
     ) -> Option<Vec<T>> {
         let rows = columns.records();
-        let value = |(name, source): (usize, &NameSource)| match source {
-            NameSource::Ordinal => Some(NameValues::Integers(columns.ordinals())),
-            NameSource::ShardPath => Some(NameValues::Text(shard_path.as_bytes())),
-            NameSource::Column(_) => match &self.keys[name][0] {
-                Some(key) => Some(NameValues::of_kept(columns.get(key)?)),
-                None => Some(NameValues::Unused),
-            },
+        let value = |((leaf, source), key): ((&Leaf, LeafSource), &Option<String>)| match source {
+            LeafSource::Ordinal => Some(MeasuredColumn::Integers(columns.ordinals())),
+            LeafSource::ShardPath => Some(of_path(leaf, shard_path, rows)),
+            LeafSource::Column(_) => {
+                let kept = columns.get(key.as_ref()?)?;
+                let fits = !leaf.is_length || matches!(kept, MeasuredColumn::Integers(_));
+                fits.then(|| kept.borrowed())
+            }
         };
-        let values: Option<Vec<_>> = self.sources.iter().enumerate().map(value).collect();
-        let length = |(name, source): (usize, &NameSource)| match (source, &self.keys[name][1]) {
-            (_, Some(key)) => match columns.get(key)? {
-                MeasuredColumn::Integers(lengths) => {
-                    Some(lengths.iter().map(|length| *length as usize).collect())
-                }
-                _ => None,
-            },
-            (NameSource::ShardPath, None) => Some(vec![shard_path.len(); rows]),
-            (_, None) => Some(vec![]),
-        };
-        let lengths: Option<Vec<_>> = self.sources.iter().enumerate().map(length).collect();
-        let found = |row, value: Value<'_>| result(row, value).ok_or(());
-        self.of_each(rows, &values?, &lengths?, found).ok()
+        let values: Option<Vec<_>> = self.leaves().zip(&self.keys).map(value).collect();
+        self.of_each(rows, &values?, |row, value| result(row, value).ok_or(())).ok()
     }
 
     /// Returns what `result` makes of the value of each row.
@@ -445,28 +415,29 @@ impl Measure {
         };
         let cells = Cells::locate(parser, &self.plans, self.program.tables(), rows, &known)?;
         let made = self.run(&cells)?;
-        let values = |source: &NameSource| match source {
-            NameSource::Ordinal => {
-                NameValues::Integers(rows.iter().map(|row| row.sample.ordinal as i64).collect())
+        let values = |(leaf, source): (&Leaf, LeafSource)| match source {
+            LeafSource::Ordinal => {
+                let ordinals = rows.iter().map(|row| row.sample.ordinal as i64);
+                MeasuredColumn::Integers(ordinals.collect())
             }
-            NameSource::ShardPath => NameValues::Text(shard_path.as_bytes()),
-            NameSource::Column(column) => of_column(&self.plans[*column], &cells, &made),
+            LeafSource::ShardPath => of_path(leaf, shard_path, rows.len()),
+            LeafSource::Column(column) => match leaf.is_length {
+                true => {
+                    let lengths = lengths(&self.plans[column], &cells).into_iter();
+                    MeasuredColumn::Integers(lengths.map(|length| length as i64).collect())
+                }
+                false => of_column(&self.plans[column], &cells, &made),
+            },
         };
-        let values: Vec<_> = self.sources.iter().map(values).collect();
-        let names = self.sources.iter().zip(&values).enumerate();
-        let lengths: Vec<_> = names
-            .map(|(name, (source, values))| match (source, values) {
-                _ if !self.expression.nodes().contains(&Node::Len(name)) => vec![],
-                (_, NameValues::Texts(texts)) => texts.iter().map(|text| text.len()).collect(),
-                (_, NameValues::Text(text)) => vec![text.len(); rows.len()],
-                (NameSource::Column(column), _) => lengths(&self.plans[*column], &cells),
-                (NameSource::Ordinal | NameSource::ShardPath, _) => vec![],
-            })
-            .collect();
+        let values: Vec<_> = self.leaves().map(values).collect();
         if let Some(kept) = kept {
-            self.keep(&values, &lengths, kept);
+            for (values, key) in values.iter().zip(&self.keys) {
+                if let Some(key) = key.as_ref().filter(|key| kept.takes(key)) {
+                    kept.push(key, values.owned());
+                }
+            }
         }
-        self.of_each(rows.len(), &values, &lengths, |row, value| result(&rows[row], value))
+        self.of_each(rows.len(), &values, |row, value| result(&rows[row], value))
     }
 
     /// Runs the operators, and returns the columns of their steps.
@@ -489,223 +460,170 @@ impl Measure {
         Ok(made)
     }
 
-    /// Keeps the values of the features of records.
-    fn keep(&self, values: &[NameValues<'_>], lengths: &[Vec<usize>], kept: &mut MeasuredColumns) {
-        for ((values, lengths), [value_key, length_key]) in
-            values.iter().zip(lengths).zip(&self.keys)
-        {
-            if let Some(key) = value_key.as_ref().filter(|key| kept.takes(key))
-                && let Some(values) = values.kept()
-            {
-                kept.push(key, values);
-            }
-            if let Some(key) = length_key {
-                let lengths = lengths.iter().map(|length| *length as i64);
-                kept.push(key, MeasuredColumn::Integers(lengths.collect()));
-            }
-        }
-    }
-
     /// Returns what `result` makes of the value of each row.
     fn of_each<T, E>(
         &self,
         rows: usize,
-        values: &[NameValues<'_>],
-        lengths: &[Vec<usize>],
+        values: &[MeasuredColumn<&[u8]>],
         mut result: impl FnMut(usize, Value<'_>) -> Result<T, E>,
     ) -> Result<Vec<T>, E> {
         let mut results = Vec::with_capacity(rows);
         for first in (0..rows).step_by(BLOCK) {
-            let block = self.block(first..rows.min(first + BLOCK), values, lengths);
-            for (row, value) in (first..).zip(block) {
+            let block = first..rows.min(first + BLOCK);
+            for (row, value) in block.clone().zip(self.block(&block, values)) {
                 results.push(result(row, value)?);
             }
         }
         Ok(results)
     }
 
-    /// Returns the values of some rows: of all of them node by node, which is several times faster than
-    /// row by row.
+    /// Returns the values of some rows.
     fn block<'a>(
         &'a self,
-        rows: Range<usize>,
-        values: &[NameValues<'a>],
-        lengths: &[Vec<usize>],
+        rows: &Range<usize>,
+        values: &[MeasuredColumn<&'a [u8]>],
     ) -> Vec<Value<'a>> {
-        const CHECKED: &str = "the number of operands was checked";
-        let mut stack: Vec<Vec<Value<'a>>> = vec![];
-        for node in self.expression.nodes() {
-            let constant = |value| vec![value; rows.len()];
-            let block = match node {
-                Node::Integer(integer) => constant(Value::Integer(*integer)),
-                Node::Number(number) => constant(Value::Float(*number)),
-                Node::Text(text) => constant(Value::Text(text.as_bytes())),
-                Node::Name(name) => values[*name].block(rows.clone()),
-                Node::Len(name) => {
-                    let lengths = lengths[*name][rows.clone()].iter();
-                    lengths.map(|length| Value::Integer(*length as i64)).collect()
-                }
-                Node::One(one) => {
-                    let mut block = stack.pop().expect(CHECKED);
-                    block.iter_mut().for_each(|value| *value = value.apply(*one));
-                    block
-                }
-                Node::Two(two) => {
-                    let second = stack.pop().expect(CHECKED);
-                    let mut first = stack.pop().expect(CHECKED);
-                    for (value, other) in first.iter_mut().zip(second) {
-                        *value = value.combine(*two, other);
-                    }
-                    first
-                }
-                Node::Where => {
-                    let (no, mut yes) = (stack.pop().expect(CHECKED), stack.pop().expect(CHECKED));
-                    let holds = stack.pop().expect(CHECKED);
-                    for ((value, no), holds) in yes.iter_mut().zip(no).zip(holds) {
-                        if !holds.is_true() {
-                            *value = no;
-                        }
-                    }
-                    yes
-                }
-                Node::In(count) => {
-                    let choices = stack.split_off(stack.len() - count);
-                    let mut block = stack.pop().expect(CHECKED);
-                    for (row, value) in block.iter_mut().enumerate() {
-                        let is_one = choices.iter().any(|choice| value.equals(&choice[row]));
-                        *value = Value::truth(is_one);
-                    }
-                    block
-                }
-            };
-            stack.push(block);
-        }
-        stack.pop().expect(CHECKED)
+        self.expression.root().values(&|node: &'a Node| match node {
+            Node::Integer(integer) => vec![Value::Integer(*integer); rows.len()],
+            Node::Number(number) => vec![Value::Float(*number); rows.len()],
+            Node::Text(text) => vec![Value::Text(text.as_bytes()); rows.len()],
+            Node::Leaf(leaf) => values[*leaf].block(rows.clone()),
+            _ => unreachable!("{node:?} is no leaf"),
+        })
     }
 
-    /// Returns the kind of the result.
+    /// Returns the kind of the result of a part.
     ///
     /// # Errors  Values of different kinds meet, or a column does not fit.
-    fn kind(&self) -> Result<ValueKind, String> {
+    fn kind(&self, node: &Node) -> Result<ValueKind, String> {
         use ValueKind::{Float, Integer, Text};
-        const CHECKED: &str = "the parser counts operands";
-        let mut stack: Vec<ValueKind> = vec![];
-        for (place, node) in self.expression.nodes().iter().enumerate() {
-            let here = || self.expression.text_to(place);
-            let joint = |kinds: &[ValueKind]| match kinds.contains(&Float) {
-                true => Float,
-                false => kinds[0],
-            };
-            let numbers = |kinds: &[ValueKind]| match kinds.contains(&Text) {
-                true => Err(format!("`{}` needs numbers, but has a text", here())),
-                false => Ok(joint(kinds)),
-            };
-            let is_text = |kind: &&ValueKind| **kind == Text;
-            let same = |kinds: &[ValueKind]| match kinds.iter().filter(is_text).count() {
-                texts if texts == 0 || texts == kinds.len() => Ok(joint(kinds)),
-                _ => Err(format!("`{}` has a number and a text; they do not compare", here())),
-            };
-            let kind = match node {
-                Node::Integer(_) => Integer,
-                Node::Number(_) => Float,
-                Node::Text(_) => Text,
-                Node::Name(name) => self.kind_of(*name)?,
-                Node::Len(name) => self.check_length(*name).map(|()| Integer)?,
-                Node::One(One::Hash) => match stack.pop().expect(CHECKED) {
-                    Integer | Text => Integer,
-                    Float => {
-                        return Err(format!(
-                            "`{}` has a float; `hash` takes an integer or a text",
-                            here()
-                        ));
-                    }
-                },
-                Node::One(one) => match (one, numbers(&[stack.pop().expect(CHECKED)])?) {
-                    (One::Not, _) => Integer,
-                    (One::Negate | One::Abs | One::Sign | One::Floor, kind) => kind,
-                    (_, _) => Float,
-                },
-                Node::Two(two) => {
-                    let kinds = stack.split_off(stack.len() - 2);
-                    match two {
-                        Two::Less
-                        | Two::LessOrEqual
-                        | Two::Greater
-                        | Two::GreaterOrEqual
-                        | Two::Equal
-                        | Two::NotEqual => same(&kinds).map(|_| Integer)?,
-                        Two::And | Two::Or => numbers(&kinds).map(|_| Integer)?,
-                        Two::Divide => numbers(&kinds).map(|_| Float)?,
-                        _ => numbers(&kinds)?,
-                    }
+        match node {
+            Node::Integer(_) => Ok(Integer),
+            Node::Number(_) => Ok(Float),
+            Node::Text(_) => Ok(Text),
+            Node::Leaf(leaf) => self.kind_of(*leaf),
+            Node::One(One::Hash, value) => match self.kind(value)? {
+                Integer | Text => Ok(Integer),
+                Float => Err(format!(
+                    "`{}` has a float; `hash` takes an integer or a text",
+                    self.expression.text(node)
+                )),
+            },
+            Node::One(one, value) => {
+                let kind = match (one, &**value) {
+                    // Written as `not in`.
+                    (One::Not, Node::In(value, choices)) => self.kind_in(node, value, choices)?,
+                    (_, value) => self.kind(value)?,
+                };
+                match (one, self.numbers(node, &[kind])?) {
+                    (One::Not, _) => Ok(Integer),
+                    (One::Negate | One::Abs | One::Sign | One::Floor, kind) => Ok(kind),
+                    (_, _) => Ok(Float),
                 }
-                Node::Where => {
-                    let kinds = stack.split_off(stack.len() - 3);
-                    numbers(&kinds[..1])?;
-                    same(&kinds[1..])?
+            }
+            Node::Two(two, operands) => {
+                let kinds = self.kinds(&operands[..])?;
+                match two {
+                    Two::Less
+                    | Two::LessOrEqual
+                    | Two::Greater
+                    | Two::GreaterOrEqual
+                    | Two::Equal
+                    | Two::NotEqual => self.same(node, &kinds).map(|_| Integer),
+                    Two::And | Two::Or => self.numbers(node, &kinds).map(|_| Integer),
+                    Two::Divide => self.numbers(node, &kinds).map(|_| Float),
+                    _ => self.numbers(node, &kinds),
                 }
-                Node::In(count) => {
-                    same(&stack.split_off(stack.len() - count - 1)).map(|_| Integer)?
-                }
-            };
-            stack.push(kind);
+            }
+            Node::Where(operands) => {
+                let kinds = self.kinds(&operands[..])?;
+                self.numbers(node, &kinds[..1])?;
+                self.same(node, &kinds[1..])
+            }
+            Node::In(value, choices) => self.kind_in(node, value, choices),
         }
-        Ok(stack.pop().expect(CHECKED))
     }
 
-    fn kind_of(&self, name: usize) -> Result<ValueKind, String> {
-        let plan = match self.sources[name] {
-            NameSource::Ordinal => return Ok(ValueKind::Integer),
-            NameSource::ShardPath => return Ok(ValueKind::Text),
-            NameSource::Column(column) => &self.plans[column],
+    fn kinds(&self, nodes: &[Node]) -> Result<Vec<ValueKind>, String> {
+        nodes.iter().map(|node| self.kind(node)).collect()
+    }
+
+    /// Returns the kind of a membership.
+    /// - `shown`: its node, or that of its negation.
+    fn kind_in(&self, shown: &Node, value: &Node, choices: &[Node]) -> Result<ValueKind, String> {
+        let kinds = [vec![self.kind(value)?], self.kinds(choices)?].concat();
+        self.same(shown, &kinds).map(|_| ValueKind::Integer)
+    }
+
+    /// Returns the joint kind of operands that are numbers.
+    fn numbers(&self, node: &Node, kinds: &[ValueKind]) -> Result<ValueKind, String> {
+        if kinds.contains(&ValueKind::Text) {
+            let text = self.expression.text(node);
+            return Err(format!("`{text}` needs numbers, but has a text"));
+        }
+        self.same(node, kinds)
+    }
+
+    /// Returns the joint kind of operands that are compared.
+    fn same(&self, node: &Node, kinds: &[ValueKind]) -> Result<ValueKind, String> {
+        let texts = kinds.iter().filter(|kind| **kind == ValueKind::Text).count();
+        if texts > 0 && texts < kinds.len() {
+            let text = self.expression.text(node);
+            return Err(format!("`{text}` has a number and a text; they do not compare"));
+        }
+        Ok(if kinds.contains(&ValueKind::Float) { ValueKind::Float } else { kinds[0] })
+    }
+
+    fn kind_of(&self, leaf: usize) -> Result<ValueKind, String> {
+        let Leaf { name, is_length } = &self.expression.leaves()[leaf];
+        let plan = match self.sources[leaf] {
+            LeafSource::ShardPath if *is_length => return Ok(ValueKind::Integer),
+            LeafSource::ShardPath => return Ok(ValueKind::Text),
+            LeafSource::Ordinal if *is_length => return Err(no_length(name)),
+            LeafSource::Ordinal => return Ok(ValueKind::Integer),
+            LeafSource::Column(column) => &self.plans[column],
         };
         match &plan.kind {
+            _ if *is_length && has_length(plan) => Ok(ValueKind::Integer),
+            _ if *is_length => Err(no_length(name)),
             ColumnKind::Dense { dtype, shape } if items(shape) == 1 => Ok(match dtype {
                 Dtype::Bytes => ValueKind::Text,
                 dtype if *dtype == Dtype::Bool || dtype.is_integer() => ValueKind::Integer,
                 _ => ValueKind::Float,
             }),
             ColumnKind::Dense { shape, .. } => Err(format!(
-                "column `{}` has shape {shape:?}; an expression takes one value a record",
-                self.names()[name]
+                "column `{name}` has shape {shape:?}; an expression takes one value a record",
             )),
             _ => Err(format!(
-                "column `{}` has any number of values a record; an expression takes its length, \
-                 `len({0})`, or a column of one value",
-                self.names()[name]
+                "column `{name}` has any number of values a record; an expression takes its length, \
+                 `len({name})`, or a column of one value",
             )),
         }
     }
+}
 
-    /// Checks that a name has a length.
-    fn check_length(&self, name: usize) -> Result<(), String> {
-        let plan = match self.sources[name] {
-            NameSource::Ordinal => None,
-            NameSource::ShardPath => return Ok(()),
-            NameSource::Column(column) => Some(&self.plans[column]),
-        };
-        let has_length = plan.is_some_and(|plan| match &plan.kind {
-            ColumnKind::Dense { dtype, shape } => *dtype == Dtype::Bytes && items(shape) == 1,
-            ColumnKind::Padded { .. } => true,
-            ColumnKind::Ragged { .. } => {
-                let parsed = plan.parsed();
-                // The length of a feature list is that of its steps.
-                let is_list = matches!(parsed.origin, Origin::List(_));
-                let spec = parsed.spec.as_ref();
-                spec.is_some_and(|spec| is_list || spec.is_list() || spec.uniform_rows().is_some())
-            }
-            ColumnKind::Sparse { .. } => false,
-        });
-        if has_length {
-            return Ok(());
+/// True if an expression may take the length of a column.
+fn has_length(plan: &Plan) -> bool {
+    match &plan.kind {
+        ColumnKind::Dense { dtype, shape } => *dtype == Dtype::Bytes && items(shape) == 1,
+        ColumnKind::Padded { .. } => true,
+        ColumnKind::Ragged { .. } => {
+            let parsed = plan.parsed();
+            // The length of a feature list is that of its steps.
+            let is_list = matches!(parsed.origin, Origin::List(_));
+            let spec = parsed.spec.as_ref();
+            spec.is_some_and(|spec| is_list || spec.is_list() || spec.uniform_rows().is_some())
         }
-        Err(format!(
-            "`len({})` is not known: len takes one byte string, a VarLenFeature, a \
-             FixedLenSequenceFeature, a RaggedFeature without partitions or of uniform row lengths, or a \
-             feature list",
-            self.names()[name]
-        ))
+        ColumnKind::Sparse { .. } => false,
     }
+}
+
+fn no_length(name: &str) -> String {
+    format!(
+        "`len({name})` is not known: len takes one byte string, a VarLenFeature, a \
+         FixedLenSequenceFeature, a RaggedFeature without partitions or of uniform row lengths, or a \
+         feature list"
+    )
 }
 
 /// The canonical text.
@@ -746,48 +664,52 @@ fn of_column<'a>(
     plan: &'a Plan,
     cells: &'a Cells<'a>,
     made: &BTreeMap<usize, Vec<u64>>,
-) -> NameValues<'a> {
+) -> MeasuredColumn<&'a [u8]> {
     let rows = cells.rows.len();
-    if let (Origin::Step(step), ColumnKind::Dense { dtype, shape }) = (&plan.origin, &plan.kind) {
-        return match items(shape) {
-            1 => of_step(*dtype, bytemuck::cast_slice(&made[step]), rows),
-            _ => NameValues::Unused,
-        };
-    }
-    match &plan.kind {
-        ColumnKind::Dense { shape, .. } if items(shape) != 1 => NameValues::Unused,
-        ColumnKind::Dense { dtype: Dtype::Bytes, .. } => NameValues::Texts(cells.strings(plan)),
-        ColumnKind::Dense { dtype: Dtype::Int64, .. } => {
+    match (&plan.origin, plan.kind.dtype()) {
+        (Origin::Step(step), dtype) => of_step(dtype, bytemuck::cast_slice(&made[step]), rows),
+        (_, Dtype::Bytes) => MeasuredColumn::Texts(cells.strings(plan)),
+        (_, Dtype::Int64) => {
             let mut integers = vec![0_i64; rows];
             cells.numbers(plan, bytemuck::cast_slice_mut(&mut integers));
-            NameValues::Integers(integers)
+            MeasuredColumn::Integers(integers)
         }
-        ColumnKind::Dense { .. } => {
+        _ => {
             let mut floats = vec![0_f32; rows];
             cells.numbers(plan, bytemuck::cast_slice_mut(&mut floats));
-            NameValues::Floats(floats)
+            MeasuredColumn::Floats(floats)
         }
-        _ => NameValues::Unused,
     }
 }
 
 /// Returns the values of an operator's column of one number per row.
-fn of_step(dtype: Dtype, bytes: &[u8], rows: usize) -> NameValues<'static> {
+fn of_step(dtype: Dtype, bytes: &[u8], rows: usize) -> MeasuredColumn<&'static [u8]> {
     if dtype == Dtype::Float32 {
-        return NameValues::Floats(bytemuck::cast_slice(bytes)[..rows].to_vec());
+        return MeasuredColumn::Floats(bytemuck::cast_slice(bytes)[..rows].to_vec());
     }
     if dtype == Dtype::Bool || dtype.is_integer() {
         let mut integers = vec![0_i64; rows];
         with_type!(dtype, From => cast(&bytemuck::cast_slice::<u8, From>(bytes)[..rows], &mut integers));
-        return NameValues::Integers(integers);
+        return MeasuredColumn::Integers(integers);
     }
     let mut doubles = vec![0_f64; rows];
     with_type!(dtype, From => cast(&bytemuck::cast_slice::<u8, From>(bytes)[..rows], &mut doubles));
-    NameValues::Doubles(doubles)
+    MeasuredColumn::Doubles(doubles)
 }
 
-/// Returns the number of values of each row in a column of variable length.
+/// Returns the path of a shard in each row, or its length.
+fn of_path<'a>(leaf: &Leaf, shard_path: &'a str, rows: usize) -> MeasuredColumn<&'a [u8]> {
+    match leaf.is_length {
+        true => MeasuredColumn::Integers(vec![shard_path.len() as i64; rows]),
+        false => MeasuredColumn::Texts(vec![shard_path.as_bytes(); rows]),
+    }
+}
+
+/// Returns the length of each row in a column: bytes of its string, values or steps.
 fn lengths(plan: &Plan, cells: &Cells<'_>) -> Vec<usize> {
+    if let ColumnKind::Dense { .. } = plan.kind {
+        return cells.strings(plan).into_iter().map(<[u8]>::len).collect();
+    }
     let plan = plan.parsed();
     if let Origin::List(
         Parts::One { values } | Parts::Ragged { values, .. } | Parts::Sparse { values, .. },

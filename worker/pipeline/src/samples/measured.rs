@@ -20,11 +20,12 @@ pub(crate) type Kept<'a> = Option<&'a mut MeasuredColumns>;
 pub(crate) const RECORD_BYTES: &str = "record bytes";
 
 /// A value of each record of a shard.
+/// - `T`: a text.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum MeasuredColumn {
+pub enum MeasuredColumn<T = Vec<u8>> {
     Integers(Vec<i64>),
     Floats(Vec<f32>),
-    Texts(Vec<Vec<u8>>),
+    Texts(Vec<T>),
     Doubles(Vec<f64>),
 }
 
@@ -42,6 +43,15 @@ impl MeasuredColumn {
         self.len() == 0
     }
 
+    pub(crate) fn borrowed(&self) -> MeasuredColumn<&[u8]> {
+        match self {
+            Self::Integers(values) => MeasuredColumn::Integers(values.clone()),
+            Self::Floats(values) => MeasuredColumn::Floats(values.clone()),
+            Self::Texts(texts) => MeasuredColumn::Texts(texts.iter().map(Vec::as_slice).collect()),
+            Self::Doubles(values) => MeasuredColumn::Doubles(values.clone()),
+        }
+    }
+
     fn extend(&mut self, more: Self) {
         match (self, more) {
             (Self::Integers(values), Self::Integers(more)) => values.extend(more),
@@ -49,6 +59,19 @@ impl MeasuredColumn {
             (Self::Texts(values), Self::Texts(more)) => values.extend(more),
             (Self::Doubles(values), Self::Doubles(more)) => values.extend(more),
             _ => unreachable!("a feature has values of one kind"),
+        }
+    }
+}
+
+impl MeasuredColumn<&[u8]> {
+    pub(crate) fn owned(&self) -> MeasuredColumn {
+        match self {
+            Self::Integers(values) => MeasuredColumn::Integers(values.clone()),
+            Self::Floats(values) => MeasuredColumn::Floats(values.clone()),
+            Self::Texts(texts) => {
+                MeasuredColumn::Texts(texts.iter().map(|text| text.to_vec()).collect())
+            }
+            Self::Doubles(values) => MeasuredColumn::Doubles(values.clone()),
         }
     }
 }

@@ -197,7 +197,7 @@ impl Outline {
         let scope = self.scope(&operators);
         let mut text = Measure::new(expression, scope)?.to_string();
         if let Some(before) = before {
-            text = Measure::new(&format!("({before}) and ({text})"), scope)?.to_string();
+            text = Measure::new(&Measure::joined(before, &text)?, scope)?.to_string();
         }
         Ok(CheckedExpression { text, measured })
     }

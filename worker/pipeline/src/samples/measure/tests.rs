@@ -135,6 +135,97 @@ fn the_canonical_text_has_no_needless_brackets() {
     assert_eq!(of(&long).unwrap().to_string(), long);
 }
 
+/// Returns the values of an expression over the column `a` in `compute` and in a filter.
+fn both(text: &str, a: i64) -> [String; 2] {
+    let compute = Expression::parse(text, Dialect::Compute).unwrap();
+    let float = compute.root().values(&|node: &Node| match node {
+        Node::Integer(integer) => vec![*integer as f64],
+        Node::Number(number) => vec![*number],
+        Node::Leaf(_) => vec![a as f64],
+        _ => unreachable!("{node:?}"),
+    });
+    let filter = Expression::parse(text, Dialect::Filter).unwrap();
+    let exact = filter.root().values(&|node: &Node| match node {
+        Node::Integer(integer) => vec![value::Value::Integer(*integer)],
+        Node::Number(number) => vec![value::Value::Float(*number)],
+        Node::Leaf(_) => vec![value::Value::Integer(a)],
+        _ => unreachable!("{node:?}"),
+    });
+    [format!("{:?}", float[0]), format!("{:?}", exact[0])]
+}
+
+#[test]
+fn compute_is_in_float64_and_a_filter_exact() {
+    let large = (1 << 53) + 1;
+    for (text, a, compute, filter) in [
+        ("not sqrt(-1)", 0, "0.0", "Integer(1)"),
+        ("sqrt(-1) and 1", 0, "1.0", "Integer(0)"),
+        ("sqrt(-1) or 0", 0, "1.0", "Integer(0)"),
+        ("where(sqrt(-1), 5, 6)", 0, "5.0", "Integer(6)"),
+        ("a == 9007199254740992", large, "1.0", "Integer(0)"),
+        ("a * 1", large, "9007199254740992.0", "Integer(9007199254740993)"),
+        ("a + 1", i64::MAX, "9.223372036854776e18", "Float(NaN)"),
+        ("-a", i64::MIN, "9.223372036854776e18", "Float(NaN)"),
+        ("abs(a)", i64::MIN, "9.223372036854776e18", "Float(NaN)"),
+        ("a / 0", 1, "inf", "Float(NaN)"),
+        ("a / 0", -1, "-inf", "Float(NaN)"),
+        ("a / 2", 3, "1.5", "Float(1.5)"),
+        ("-a", 0, "-0.0", "Integer(0)"),
+        ("-(a < 0)", 2, "-0.0", "Integer(0)"),
+        ("(a > 1) / (a < 0)", 2, "inf", "Float(NaN)"),
+        ("sign(a) + floor(a)", -3, "-4.0", "Integer(-4)"),
+        ("min(a, 2.5) * max(a, 2.5)", 2, "5.0", "Float(5.0)"),
+        ("min(sqrt(-1), a)", 2, "NaN", "Float(NaN)"),
+        // Of equal numbers the first one.
+        ("min(0.0, -0.0)", 0, "0.0", "Float(0.0)"),
+        ("min(-0.0, 0.0)", 0, "-0.0", "Float(-0.0)"),
+        ("max(0.0, -0.0)", 0, "0.0", "Float(0.0)"),
+        ("max(-0.0, 0.0)", 0, "-0.0", "Float(-0.0)"),
+    ] {
+        assert_eq!(both(text, a), [compute, filter], "{text} of {a}");
+    }
+    // A filter returns the operand, compute the quiet NaN.
+    let of = |two, a: f64, b: f64| value::Value::Float(a).combine(two, value::Value::Float(b));
+    for (a, b) in [(-f64::NAN, 1.0), (1.0, -f64::NAN), (-f64::NAN, f64::NAN)] {
+        for two in [Two::Min, Two::Max] {
+            assert_eq!(a.combine(two, b).to_bits(), f64::NAN.to_bits());
+            let value::Value::Float(exact) = of(two, a, b) else { panic!("a float") };
+            assert_eq!(exact.to_bits(), (-f64::NAN).to_bits());
+        }
+    }
+}
+
+#[test]
+fn an_operator_makes_no_filter_deeper() {
+    let parse = features();
+    let operators: Vec<Operator> = serde_json::from_value(json!([
+        {"output": "n", "operation": {"cast": {"input": "width", "dtype": "int8"}}},
+    ]))
+    .unwrap();
+    let scope = Scope { operators: &operators, ..scope(&parse) };
+    let deep = format!("{}width{}", "abs(".repeat(49), ")".repeat(49));
+    let or = format!("({}width{} or width)", "abs(".repeat(48), ")".repeat(48));
+    let too_deep = format!("abs({deep})");
+    assert!(Measure::new(&too_deep, scope).unwrap_err().contains("50 deep"));
+    for text in [
+        deep.clone(),
+        format!("{deep} and n > 0"),
+        format!("n > 0 and {deep} and {or} and width > 0"),
+        format!("(n > 0 and len(tags) == 3) and {deep} and (n < 100 and width == 64)"),
+    ] {
+        let measure = Measure::new(&text, scope).unwrap();
+        let passes = |width| {
+            let stored = record(width, 0.5, "en");
+            measure.passes(&[row(&stored)], "train/a-1", None).unwrap()[0]
+        };
+        assert!(passes(64) && !passes(0), "{text}");
+    }
+    let first = format!("{deep} and n > 0");
+    let joined = Measure::joined(&first, "width > 1 and len(tags) > len(lang)").unwrap();
+    assert_eq!(joined, format!("{first} and (width > 1 and len(tags) > len(lang))"));
+    Measure::new(&joined, scope).unwrap();
+}
+
 #[test]
 fn what_does_not_fit_is_told() {
     let said = [
@@ -146,11 +237,14 @@ fn what_does_not_fit_is_told() {
         "tags == 'a'",
         "len(width) > 1",
         "len(box) > 1",
+        "len(ordinal) > 1",
         "len(3) > 1",
+        "len(len(tags)) > 1",
         "hash(score) > 1",
         "cos(width) > 1",
         "width in ()",
         "width in (1, 'a')",
+        "width not in (1, 'a')",
         "where(lang, 1, 2)",
         "lang == 'en",
         "lang == '\\n'",
@@ -169,11 +263,14 @@ fn what_does_not_fit_is_told() {
         tags == 'a': column `tags` has any number of values a record; an expression takes its length, `len(tags)`, or a column of one value
         len(width) > 1: `len(width)` is not known: len takes one byte string, a VarLenFeature, a FixedLenSequenceFeature, a RaggedFeature without partitions or of uniform row lengths, or a feature list
         len(box) > 1: `len(box)` is not known: len takes one byte string, a VarLenFeature, a FixedLenSequenceFeature, a RaggedFeature without partitions or of uniform row lengths, or a feature list
+        len(ordinal) > 1: `len(ordinal)` is not known: len takes one byte string, a VarLenFeature, a FixedLenSequenceFeature, a RaggedFeature without partitions or of uniform row lengths, or a feature list
         len(3) > 1: the expression needs a column at byte 4, but it has `3) > 1` there
+        len(len(tags)) > 1: the expression needs a column at byte 4, but it has `len(tags)) >` there
         hash(score) > 1: `hash(score)` has a float; `hash` takes an integer or a text
         cos(width) > 1: the expression calls `cos` at byte 0; there are abs, exp, floor, hash, len, log, max, min, sign, sqrt, tanh and where
         width in (): the expression needs a number, a column or a function at byte 10, but it has `)` there
         width in (1, 'a'): `width in (1, 'a')` has a number and a text; they do not compare
+        width not in (1, 'a'): `width not in (1, 'a')` has a number and a text; they do not compare
         where(lang, 1, 2): `where(lang, 1, 2)` needs numbers, but has a text
         lang == 'en: the expression needs a text between two quotes at byte 8, but it has `'en` there
         lang == '\n': the expression needs `\\`, `\'` or `\"` at byte 9, but it has `\n'` there

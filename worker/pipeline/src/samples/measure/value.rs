@@ -5,7 +5,7 @@ use std::fmt;
 
 use shardfeed_plan::Digest;
 
-use super::{One, Two};
+use crate::operator::expression::{One, Operand, Two};
 
 /// 2^63, the first number above all integers.
 const INTEGERS_END: f64 = 9_223_372_036_854_775_808.0;
@@ -18,19 +18,6 @@ pub(super) enum Value<'a> {
 }
 
 impl Value<'_> {
-    pub(super) fn truth(holds: bool) -> Self {
-        Self::Integer(i64::from(holds))
-    }
-
-    /// True for any number except 0 and NaN.
-    pub(super) fn is_true(self) -> bool {
-        match self {
-            Self::Integer(integer) => integer != 0,
-            Self::Float(float) => float != 0.0 && !float.is_nan(),
-            Self::Text(_) => false,
-        }
-    }
-
     pub(super) fn integer_cost(self) -> Option<u64> {
         match self {
             Self::Integer(integer) => u64::try_from(integer).ok(),
@@ -72,10 +59,6 @@ impl Value<'_> {
         Self::Integer(i64::from_le_bytes(*first) & i64::MAX)
     }
 
-    pub(super) fn equals(&self, other: &Self) -> bool {
-        self.order(other) == Some(Ordering::Equal)
-    }
-
     /// Compares exactly; `None` with NaN.
     fn order(&self, other: &Self) -> Option<Ordering> {
         match (self, other) {
@@ -99,83 +82,62 @@ impl Value<'_> {
     fn is_nan(self) -> bool {
         matches!(self, Self::Float(float) if float.is_nan())
     }
+}
 
-    pub(super) fn apply(self, one: One) -> Self {
-        match (one, self) {
-            (One::Not, value) => Self::truth(!value.is_true()),
-            (One::Negate, Self::Integer(integer)) => exact(integer.checked_neg()),
-            (One::Negate, value) => Self::Float(-value.float()),
-            (One::Abs, Self::Integer(integer)) => exact(integer.checked_abs()),
-            (One::Abs, value) => Self::Float(value.float().abs()),
-            (One::Sign, Self::Integer(integer)) => Self::Integer(integer.signum()),
-            (One::Sign, value) => {
-                let float = value.float();
-                // Unlike `signum`, returns 0 for 0 and NaN for NaN.
-                let is_same = float == 0.0 || float.is_nan();
-                Self::Float(if is_same { float } else { float.signum() })
-            }
-            (One::Floor, Self::Integer(_)) => self,
-            (One::Floor, value) => Self::Float(value.float().floor()),
-            (One::Sqrt, value) => Self::Float(value.float().sqrt()),
-            (One::Tanh, value) => Self::Float(libm::tanh(value.float())),
-            (One::Exp, value) => Self::Float(libm::exp(value.float())),
-            (One::Log, value) => Self::Float(libm::log(value.float())),
-            (One::Hash, value) => value.hash(),
+/// Exact for integers, otherwise as float64.
+impl Operand for Value<'_> {
+    fn truth(holds: bool) -> Self {
+        Self::Integer(i64::from(holds))
+    }
+
+    /// True for any number except 0 and NaN.
+    fn is_true(self) -> bool {
+        match self {
+            Self::Integer(integer) => integer != 0,
+            Self::Float(float) => float != 0.0 && !float.is_nan(),
+            Self::Text(_) => false,
         }
     }
 
-    pub(super) fn combine(self, two: Two, other: Self) -> Self {
+    fn equals(self, other: Self) -> bool {
+        self.order(&other) == Some(Ordering::Equal)
+    }
+
+    fn apply(self, one: One) -> Self {
+        match (one, self) {
+            (One::Not, value) => Self::truth(!value.is_true()),
+            (One::Negate, Self::Integer(integer)) => exact(integer.checked_neg()),
+            (One::Abs, Self::Integer(integer)) => exact(integer.checked_abs()),
+            (One::Sign, Self::Integer(integer)) => Self::Integer(integer.signum()),
+            (One::Floor, Self::Integer(_)) => self,
+            (One::Hash, value) => value.hash(),
+            (_, value) => Self::Float(value.float().apply(one)),
+        }
+    }
+
+    fn combine(self, two: Two, other: Self) -> Self {
         let order = || self.order(&other);
-        match two {
-            Two::Less => Self::truth(order() == Some(Ordering::Less)),
-            Two::LessOrEqual => Self::truth(order().is_some_and(Ordering::is_le)),
-            Two::Greater => Self::truth(order() == Some(Ordering::Greater)),
-            Two::GreaterOrEqual => Self::truth(order().is_some_and(Ordering::is_ge)),
-            Two::Equal => Self::truth(order() == Some(Ordering::Equal)),
-            Two::NotEqual => Self::truth(order() != Some(Ordering::Equal)),
-            Two::And => Self::truth(self.is_true() && other.is_true()),
-            Two::Or => Self::truth(self.is_true() || other.is_true()),
-            Two::Min | Two::Max if self.is_nan() => self,
-            Two::Min | Two::Max if other.is_nan() => other,
-            Two::Min => {
-                if order() == Some(Ordering::Greater) {
-                    other
-                } else {
-                    self
-                }
-            }
-            Two::Max => {
-                if order() == Some(Ordering::Less) {
-                    other
-                } else {
-                    self
-                }
-            }
-            Two::Divide if matches!((self, other), (Self::Integer(_), Self::Integer(0))) => {
-                exact(None)
-            }
-            Two::Divide => Self::Float(self.float() / other.float()),
-            Two::Add | Two::Subtract | Two::Multiply | Two::Modulo | Two::FloorDivide => {
-                match (self, other) {
-                    (Self::Integer(a), Self::Integer(b)) => exact(match two {
-                        Two::Add => a.checked_add(b),
-                        Two::Subtract => a.checked_sub(b),
-                        Two::Multiply => a.checked_mul(b),
-                        Two::Modulo => modulo(a, b),
-                        _ => floor_divide(a, b),
-                    }),
-                    _ => {
-                        let (a, b) = (self.float(), other.float());
-                        Self::Float(match two {
-                            Two::Add => a + b,
-                            Two::Subtract => a - b,
-                            Two::Multiply => a * b,
-                            Two::Modulo => float_modulo(a, b),
-                            _ => float_floor_divide(a, b),
-                        })
-                    }
-                }
-            }
+        match (two, self, other) {
+            (Two::Less, ..) => Self::truth(order() == Some(Ordering::Less)),
+            (Two::LessOrEqual, ..) => Self::truth(order().is_some_and(Ordering::is_le)),
+            (Two::Greater, ..) => Self::truth(order() == Some(Ordering::Greater)),
+            (Two::GreaterOrEqual, ..) => Self::truth(order().is_some_and(Ordering::is_ge)),
+            (Two::Equal, ..) => Self::truth(self.equals(other)),
+            (Two::NotEqual, ..) => Self::truth(!self.equals(other)),
+            (Two::And, ..) => Self::truth(self.is_true() && other.is_true()),
+            (Two::Or, ..) => Self::truth(self.is_true() || other.is_true()),
+            (Two::Min | Two::Max, nan, _) if nan.is_nan() => nan,
+            (Two::Min | Two::Max, _, nan) if nan.is_nan() => nan,
+            (Two::Min, ..) if order() == Some(Ordering::Greater) => other,
+            (Two::Max, ..) if order() == Some(Ordering::Less) => other,
+            (Two::Min | Two::Max, ..) => self,
+            (Two::Divide, Self::Integer(_), Self::Integer(0)) => exact(None),
+            (Two::Add, Self::Integer(a), Self::Integer(b)) => exact(a.checked_add(b)),
+            (Two::Subtract, Self::Integer(a), Self::Integer(b)) => exact(a.checked_sub(b)),
+            (Two::Multiply, Self::Integer(a), Self::Integer(b)) => exact(a.checked_mul(b)),
+            (Two::Modulo, Self::Integer(a), Self::Integer(b)) => exact(modulo(a, b)),
+            (Two::FloorDivide, Self::Integer(a), Self::Integer(b)) => exact(floor_divide(a, b)),
+            (_, a, b) => Self::Float(a.float().combine(two, b.float())),
         }
     }
 }
@@ -220,28 +182,4 @@ fn floor_divide(a: i64, b: i64) -> Option<i64> {
     let quotient = a.checked_div(b)?;
     let is_above = a % b != 0 && (a < 0) != (b < 0);
     Some(if is_above { quotient - 1 } else { quotient })
-}
-
-/// As Python's `%`, but NaN for a divisor of 0.
-fn float_modulo(a: f64, b: f64) -> f64 {
-    let rest = a % b;
-    if rest == 0.0 {
-        0.0_f64.copysign(b)
-    } else if (rest < 0.0) != (b < 0.0) {
-        rest + b
-    } else {
-        rest
-    }
-}
-
-/// As Python's `//`, but NaN for a divisor of 0.
-fn float_floor_divide(a: f64, b: f64) -> f64 {
-    if b == 0.0 {
-        return f64::NAN;
-    }
-    let rest = a % b;
-    let is_above = rest != 0.0 && (rest < 0.0) != (b < 0.0);
-    let quotient = (a - rest) / b - if is_above { 1.0 } else { 0.0 };
-    let floor = quotient.floor();
-    if quotient - floor > 0.5 { floor + 1.0 } else { floor }
 }
