@@ -395,6 +395,17 @@ def test_an_object_that_is_gone_is_refused_by_name(remote: str, s3: S3) -> None:
             pass
 
 
+def test_urls_of_hadoop_name_the_same_objects(dataset: Dataset, remote: str) -> None:
+    names = [f"{remote}/{dataset.file(shard).name}" for shard in range(len(dataset.counts))]
+    hadoop = [name.replace("s3://", "s3a://") for name in names]
+    whole = local(dataset)
+    for files in [hadoop, [*hadoop[:1], *names[1:]], [f"{hadoop[0].rpartition('/')[0]}/*.tfrecord"]]:
+        assert batches(files) == whole
+    assert batches(hadoop[:1]) == batches(names[:1])
+    with pytest.raises(sf.ConfigError, match="listed twice"):
+        batches([names[0], hadoop[0]])
+
+
 def test_what_is_not_there_is_named(remote: str) -> None:
     for files, says in [
         (f"{remote}/none.tfrecord", "none.tfrecord: no such object"),

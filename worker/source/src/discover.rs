@@ -117,15 +117,16 @@ fn discover_remote(
     // Files that are named one by one are examined together.
     let is_pattern = |pattern: &&String| pattern.contains(['*', '?', '[', '{']);
     let (globs, named): (Vec<_>, Vec<_>) = patterns.iter().partition(is_pattern);
-    let mut hosts: Vec<Vec<String>> = Vec::new();
+    let mut hosts: Vec<(String, Vec<String>)> = Vec::new();
     for url in named {
-        let root = remote::Location::parse(url)?.root();
-        match hosts.iter_mut().find(|urls| urls[0].starts_with(&format!("{root}/"))) {
-            Some(urls) => urls.push(url.clone()),
-            None => hosts.push(vec![url.clone()]),
+        let location = remote::Location::parse(url)?;
+        let root = location.root();
+        match hosts.iter_mut().find(|(host, _)| *host == root) {
+            Some((_, urls)) => urls.push(location.url()),
+            None => hosts.push((root, vec![location.url()])),
         }
     }
-    for urls in hosts {
+    for (_, urls) in hosts {
         match urls.as_slice() {
             [url] => files.extend(remote::find(url, go_on)?),
             urls => files.extend(remote::stamps(urls, go_on)?),

@@ -42,7 +42,7 @@ pub(crate) fn find(pattern: &str, go_on: GoOn<'_>) -> Result<Vec<StampedUrl>, Lo
         return stamps(&expand(pattern)?, go_on);
     }
     if !location.key.contains(['*', '?', '[']) {
-        return stamps(&[pattern.to_owned()], go_on);
+        return stamps(&[location.url()], go_on);
     }
     let matched = list(&location, pattern, go_on)?;
     if matched.is_empty() {
