@@ -166,31 +166,47 @@ impl ObjectLog {
                 }
                 _ => Err(error),
             })?;
-            loop {
+            let is_locked = loop {
                 match file.try_lock() {
                     Err(TryLockError::WouldBlock) if begun.elapsed() < LOCK_WAIT_MAX => {
                         std::thread::sleep(LOCK_POLL);
                     }
                     Err(TryLockError::WouldBlock) => return Err(ErrorKind::TimedOut.into()),
+                    Ok(()) => break true,
                     // Some network file systems have no locks; objects have checksums.
-                    Ok(()) | Err(TryLockError::Error(_)) => break,
+                    Err(TryLockError::Error(_)) => break false,
                 }
-            }
+            };
             let lock = FileLock(Arc::new(file));
-            let of = identity(&lock.0.metadata()?);
-            // Another process may have rewritten the file meanwhile.
-            if fs::metadata(&self.path).is_ok_and(|now| identity(&now) == of) {
-                known.follow(&lock.0)?;
-                if lock.0.metadata()?.len() > known.end {
-                    // A process died while it appended.
-                    lock.0.set_len(known.end)?;
-                }
+            if self.is_whole(known, &lock.0, is_locked)? {
                 return Ok(lock);
             }
             if begun.elapsed() > LOCK_WAIT_MAX {
                 return Err(ErrorKind::TimedOut.into());
             }
         }
+    }
+
+    /// Reads what other processes appended to an open file, and removes an incomplete object at its
+    /// end. False if the path has another file now.
+    fn is_whole(&self, known: &mut Known, file: &Arc<File>, is_locked: bool) -> io::Result<bool> {
+        let of = identity(&file.metadata()?);
+        // Another process may have rewritten the file meanwhile.
+        if !fs::metadata(&self.path).is_ok_and(|now| identity(&now) == of) {
+            return Ok(false);
+        }
+        known.follow(file)?;
+        if file.metadata()?.len() <= known.end {
+            return Ok(true);
+        }
+        // A process died while it appended.
+        if is_locked {
+            file.set_len(known.end)?;
+            return Ok(true);
+        }
+        // Or another host appends it now, which must not continue in the middle of other objects.
+        self.rewrite(known)?;
+        Ok(false)
     }
 
     /// Replaces the file by one without replaced objects.
@@ -497,6 +513,27 @@ mod tests {
         add(&log, "c", b"c");
         assert_eq!(objects(&log, &["a", &long, "c"]), [Some(b"a".to_vec()), None, None]);
         assert_eq!(fs::metadata(&path).unwrap().len(), end, "no further attempt is made");
+    }
+
+    #[test]
+    fn what_another_host_writes_without_a_lock_is_not_cut() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data");
+        let log = ObjectLog::open(path.clone());
+        add(&log, "a", b"a");
+        let mut other = opening().read(true).append(true).open(&path).unwrap();
+        other.write_all(&head_of("b", 1, 100)[..5]).unwrap();
+        let (file, end) = (Arc::new(File::open(&path).unwrap()), other.metadata().unwrap().len());
+        let mut known = log.known.lock();
+        assert!(!log.is_whole(&mut known, &file, false).unwrap());
+        drop(known);
+        assert_eq!(other.metadata().unwrap().len(), end);
+        other.write_all(b"rest").unwrap();
+        add(&log, "c", b"c");
+        let both = [Some(b"a".to_vec()), Some(b"c".to_vec())];
+        for log in [log, ObjectLog::open(path)] {
+            assert_eq!(objects(&log, &["a", "c"]), both);
+        }
     }
 
     #[test]
