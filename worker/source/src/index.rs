@@ -18,7 +18,7 @@ use crate::cache::{Cache, CacheOptions, Entries, IndexedFile};
 use crate::dataset::scan_count::{ScanCounted, ScanCounter};
 use crate::discover::Found;
 use crate::error::LoadError;
-use crate::index::pass::{FilePass, run_pass};
+use crate::index::pass::run_pass;
 use crate::looks::file_state::{FileState, forget};
 use crate::looks::{each, moved};
 use crate::remote::{Reach, RemoteFile, Stop, is_remote, stamps};
@@ -399,7 +399,10 @@ fn scan_all(
         }
         if progress(*state) { done } else { Err(LoadError::Interrupted) }
     };
-    let (rest, end) = run_pass(&scan, threads, state, go_on);
+    let (of, stop) = (Arc::clone(&scan), &scan.stop);
+    let work = move |number, progress: &mut dyn FnMut(u64)| of.work(number, progress);
+    let path_of = |number: usize| &*scan.paths[number].1;
+    let (rest, end) = run_pass(("scan", threads), state, stop, path_of, work, go_on);
     keep(rest).and(end).err()
 }
 
@@ -492,23 +495,9 @@ impl SharedScan {
         let name = file.display().to_string();
         Ok(Some(index_source(source, &name, options, progress)?))
     }
-}
 
-impl FilePass for SharedScan {
-    type Done = Scanned;
-
-    const NAME: &'static str = "scan";
-
-    const THREADS: &'static str = "scanning threads";
-
-    fn stop(&self) -> &Stop {
-        &self.stop
-    }
-
-    fn path(&self, number: usize) -> &Path {
-        &self.paths[number].1
-    }
-
+    /// Scans a file.
+    /// - `progress`: called with the bytes read since the call before.
     fn work(&self, number: usize, progress: &mut dyn FnMut(u64)) -> Result<Scanned, LoadError> {
         let options = IndexOptions {
             compression: self.rules.compression,

@@ -3,7 +3,6 @@
 //! A map is kept beside the index cache, for its shard and its program. A map that damaged records
 //! were left out of is kept on this host only, and for this file only.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -20,7 +19,7 @@ use super::scan_count::{SAMPLES_MAX, row_groups};
 use crate::cache::{Cache, CacheOptions};
 use crate::error::LoadError;
 use crate::files::{Files, ShardBytes};
-use crate::index::pass::{FilePass, run_pass};
+use crate::index::pass::run_pass;
 use crate::index::{ScanProgress, ScanStage};
 use crate::remote::Stop;
 use crate::shared::Lock;
@@ -254,7 +253,10 @@ fn count_all(
         true => Ok(()),
         false => Err(LoadError::Interrupted),
     };
-    let (counted, end) = run_pass(pass, None, &mut state, go_on);
+    let (of, stop) = (Arc::clone(pass), &pass.stop);
+    let work = move |number, progress: &mut dyn FnMut(u64)| of.work(number, progress);
+    let path_of = |number: usize| &*files[pass.missing[number].0].path;
+    let (counted, end) = run_pass(("count", None), &mut state, stop, path_of, work, go_on);
     end.map(|()| counted)
 }
 
@@ -269,21 +271,9 @@ struct CountingPass {
     stop: Stop,
 }
 
-impl FilePass for CountingPass {
-    type Done = HeldShard;
-
-    const NAME: &'static str = "count";
-
-    const THREADS: &'static str = "counting threads";
-
-    fn stop(&self) -> &Stop {
-        &self.stop
-    }
-
-    fn path(&self, number: usize) -> &Path {
-        &self.files.dataset().files()[self.missing[number].0].path
-    }
-
+impl CountingPass {
+    /// Counts a shard that is not known, and makes its packs or windows.
+    /// - `progress`: called with the bytes read since the call before.
     fn work(&self, number: usize, progress: &mut dyn FnMut(u64)) -> Result<HeldShard, LoadError> {
         let (shard, known) = &self.missing[number];
         let known = known.lock().take();
@@ -294,9 +284,7 @@ impl FilePass for CountingPass {
         };
         self.grouped(*shard, counted, is_new)
     }
-}
 
-impl CountingPass {
     /// Counts a shard: by values that another program measured, or else by reading it.
     fn measured(
         &self,
