@@ -256,29 +256,19 @@ impl Catalog {
         };
         let files = dataset.manifest().shards().iter().zip(dataset.files()).map(file);
         let files: Vec<CountedFile> = files.collect();
-        if parts.iter().all(|part| part.damaged_total == 0) {
-            let (of, by, cache) = (Arc::clone(&dataset), program.clone(), self.cache.clone());
-            let digests: Vec<_> = files.iter().map(|file| file.digest).collect();
-            let kept = counting(progress, move || {
-                let kept = of.kept_samples(&by, &cache)?;
-                Ok(kept.filter(|kept| kept.content(digests.into_iter()) == content))
-            })?;
-            if let Some(kept) = kept {
-                return Arc::unwrap_or_clone(dataset).with_maps(&program, Arc::new(kept));
-            }
-        }
-        let mut of_index = match parts.iter().any(|part| part.maps.is_empty()) {
-            true => self.maps_of_index(&dataset, &program, progress)?,
-            false => vec![None; files.len()],
-        };
-        let (mut samples, mut files) = (SampleMaps::default(), files.into_iter());
-        let mut of_index = of_index.drain(..);
+        let known = self.known_maps(&dataset, &program, &parts, progress)?;
+        let (mut samples, mut is_new) = (SampleMaps::default(), false);
+        let (mut known, mut files) = (known.into_iter(), files.into_iter());
         for part in parts {
-            let known: Vec<_> = of_index.by_ref().take(part.entries.len()).collect();
-            if part.maps.is_empty() {
-                let files = files.by_ref().take(part.entries.len());
-                samples.extend(self.checked_maps(&part, files, known)?);
-                continue;
+            let known = known.by_ref().take(part.entries.len()).collect();
+            let files: Vec<_> = files.by_ref().take(part.entries.len()).collect();
+            match known_samples(&part, &files, known) {
+                Ok(known) => {
+                    samples.extend(known);
+                    continue;
+                }
+                Err(entry) if part.maps.is_empty() => return Err(self.lacks_map(entry)),
+                Err(_) => is_new = true,
             }
             let mut maps = Vec::new();
             for map in &part.maps {
@@ -287,7 +277,6 @@ impl Catalog {
                     return Err(LoadError::Interrupted);
                 }
             }
-            let files: Vec<_> = files.by_ref().take(part.entries.len()).collect();
             let program = Arc::clone(&program);
             let read = move || samples_of(&part, &maps, &files, &program);
             samples.extend(counting(progress, read)?);
@@ -299,55 +288,50 @@ impl Catalog {
                 return Err(invalid("sample maps of another dataset"));
             }
             let dataset = Arc::new(dataset);
-            dataset.keep_samples(&program, &cache);
+            if is_new {
+                dataset.keep_samples(&program, &cache);
+            }
             Ok(Arc::unwrap_or_clone(dataset))
         })
     }
 
-    /// Returns the maps of a dataset's shards that this host or the index of this worker has.
-    fn maps_of_index(
+    /// Returns the maps of a dataset's shards that this host has, or the index of this worker if
+    /// those of some parts are in no chunk.
+    fn known_maps(
         &self,
         dataset: &Arc<Dataset>,
         program: &Arc<SampleProgram>,
+        parts: &[EntriesChunk],
         progress: OnProgress<'_>,
     ) -> Result<Vec<Option<HeldMap>>, LoadError> {
-        let (dataset, program, cache) = (Arc::clone(dataset), program.clone(), self.cache.clone());
+        let (dataset, program) = (Arc::clone(dataset), Arc::clone(program));
+        let is_in_index = parts.iter().any(|part| part.maps.is_empty());
+        let index = self.cache.index.clone().filter(|_| is_in_index);
+        let cache = CacheOptions { index, ..self.cache.clone() };
         Rights::Own.run(&mut |_| progress(&counted()), move |go_on| {
             dataset.known_maps(&program, &cache, &mut |_| go_on(true))
         })
     }
 
-    /// Returns the samples of the files of a part whose maps are in the index of the workers.
-    ///
-    /// # Errors  This worker has none, or it lacks a map.
-    fn checked_maps(
-        &self,
-        part: &EntriesChunk,
-        files: impl Iterator<Item = CountedFile>,
-        known: Vec<Option<HeldMap>>,
-    ) -> Result<SampleMaps, LoadError> {
-        let mut maps = Vec::with_capacity(known.len());
-        for ((entry, file), map) in part.entries.iter().zip(files).zip(known) {
-            let is_it = |map: &HeldMap| (map.samples(), map.digest(file.digest)) == entry.counted();
-            let map = map.filter(is_it).ok_or_else(|| match &self.cache.index {
-                Some(index) => LoadError::Index {
-                    object: index.to_string(),
-                    reason: format!(
-                        "has no sample map of `{}`, which a worker kept in its index; all workers \
-                         need the same index, filled by them or by `shardfeed dataset index`",
-                        entry.path
-                    ),
-                },
-                None => LoadError::Option(format!(
-                    "the sample map of `{}` is in the index of the worker that counted its samples; \
-                     pass the same one, or another one that `shardfeed dataset index` filled: `--index` \
-                     to workers, index= to sources",
+    /// Returns the error for a file whose map is in an index that this worker does not have, or that
+    /// lacks it.
+    fn lacks_map(&self, entry: &FileEntry) -> LoadError {
+        match &self.cache.index {
+            Some(index) => LoadError::Index {
+                object: index.to_string(),
+                reason: format!(
+                    "has no sample map of `{}`, which a worker kept in its index; all workers \
+                     need the same index, filled by them or by `shardfeed dataset index`",
                     entry.path
-                )),
-            });
-            maps.push(map?);
+                ),
+            },
+            None => LoadError::Option(format!(
+                "the sample map of `{}` is in the index of the worker that counted its samples; \
+                 pass the same one, or another one that `shardfeed dataset index` filled: `--index` \
+                 to workers, index= to sources",
+                entry.path
+            )),
         }
-        Ok(SampleMaps::new(maps, vec![], 0))
     }
 
     fn check<'a>(
@@ -535,6 +519,23 @@ fn digest_of(program: &[u8]) -> Vec<u8> {
         [] => vec![],
         program => Digest::of_parts([program]).as_bytes().to_vec(),
     }
+}
+
+/// Returns the samples of a part of which all maps are known.
+/// - `known`: the map of each file, if it is known.
+///
+/// # Errors  The first file without one. Maps of damaged files are in chunks only.
+fn known_samples<'a>(
+    part: &'a EntriesChunk,
+    files: &[CountedFile],
+    known: Vec<Option<HeldMap>>,
+) -> Result<SampleMaps, &'a FileEntry> {
+    let is_damaged = part.damaged_total > 0 && !part.maps.is_empty();
+    let maps = part.entries.iter().zip(files).zip(known).map(|((entry, file), map)| {
+        let is_it = |map: &HeldMap| (map.samples(), map.digest(file.digest)) == entry.counted();
+        map.filter(|map| !is_damaged && is_it(map)).ok_or(entry)
+    });
+    Ok(SampleMaps::new(maps.collect::<Result<_, _>>()?, vec![], 0))
 }
 
 /// Runs long work on a thread, and reports to `progress` that samples are counted.

@@ -79,34 +79,23 @@ impl Dataset {
         let mut maps: Vec<Option<HeldMap>> = vec![None; self.files().len()];
         kept.fill(&mut maps, progress)?;
         kept.publish(&maps, progress)?;
-        let pending = |kept, maps| PendingMaps { dataset: self, program, corrupt, kept, maps };
-        if !maps.iter().any(|map| lacks(program, map.as_ref())) {
-            return pending(kept, maps).done(progress);
-        }
+        let lacking = |maps: &[Option<HeldMap>]| {
+            let lacks = |shard: &usize| lacks(program, maps[*shard].as_ref());
+            (0..maps.len()).filter(lacks).collect::<Vec<_>>()
+        };
         let index = Cache::open(&cache.folder, self.root());
-        let _lock = index.lock(|| progress(ScanProgress::at(ScanStage::Waiting)))?;
-        // Another process may have counted while this one waited.
-        kept.fill(&mut maps, progress)?;
-        kept.fetch(&mut maps, progress)?;
-        pending(kept, maps).done(progress)
-    }
-
-    /// Returns the samples of each shard if all of them are in the cache.
-    ///
-    /// # Errors  A sequence is too long to be packed; there are too many.
-    pub fn kept_samples(
-        self: &Arc<Self>,
-        program: &Arc<SampleProgram>,
-        cache: &CacheOptions,
-    ) -> Result<Option<SampleMaps>, LoadError> {
-        let mut maps = vec![None; self.files().len()];
-        let kept = Arc::new(KeptMaps::new(self, program, cache));
-        kept.fill(&mut maps, &mut |_| true)?;
-        if maps.iter().any(Option::is_none) {
-            return Ok(None);
+        let mut lock = None;
+        if !lacking(&maps).is_empty() {
+            lock = index.lock(|| progress(ScanProgress::at(ScanStage::Waiting)))?;
+            // Another process may have counted while this one waited.
+            kept.fill(&mut maps, progress)?;
+            kept.fetch(&mut maps, progress)?;
         }
-        let pending = PendingMaps { dataset: self, program, corrupt: Corrupt::Error, kept, maps };
-        pending.done(&mut |_| true).map(Some)
+        let missing = lacking(&maps);
+        let (damaged, damaged_total) =
+            self.complete((program, corrupt), kept, &mut maps, &missing, progress)?;
+        drop(lock);
+        Ok(SampleMaps::new(maps.into_iter().flatten().collect(), damaged, damaged_total))
     }
 
     /// Returns the map of each shard that the cache or its index has.
@@ -122,13 +111,49 @@ impl Dataset {
         let mut maps = vec![None; self.files().len()];
         kept.fill(&mut maps, progress)?;
         kept.fetch(&mut maps, progress)?;
-        for (shard, map) in maps.iter_mut().enumerate() {
-            if let Some(counted) = map.take_if(|map| lacks(program, Some(map))) {
-                let counted = counted.get().clone();
-                *map = Some(grouped(self, program, shard, counted, &[])?);
-            }
-        }
+        let is_counted = |shard: &usize| {
+            let map: Option<&HeldMap> = maps[*shard].as_ref();
+            map.is_some() && lacks(program, map)
+        };
+        let counted: Vec<_> = (0..maps.len()).filter(is_counted).collect();
+        self.complete((program, Corrupt::Error), kept, &mut maps, &counted, progress)?;
         Ok(maps)
+    }
+
+    /// Counts and packs the shards that lack it, in parallel, and keeps the results. Returns the
+    /// first damaged records, and their number.
+    /// - `maps`: of all shards, without packs if these are not known; `None`: not counted.
+    fn complete(
+        self: &Arc<Self>,
+        (program, corrupt): (&Arc<SampleProgram>, Corrupt),
+        kept: Arc<KeptMaps>,
+        maps: &mut [Option<HeldMap>],
+        lacking: &[usize],
+        progress: &mut dyn FnMut(ScanProgress) -> bool,
+    ) -> Result<(Vec<DamagedRecord>, u64), LoadError> {
+        let (mut damaged, mut damaged_total) = (vec![], 0);
+        if lacking.is_empty() {
+            return Ok((damaged, damaged_total));
+        }
+        let stop = Stop::default();
+        let files = Files::new(Arc::clone(self), Arc::default(), Arc::clone(&stop))?;
+        let missing = lacking.iter().map(|&shard| (shard, Lock::new(maps[shard].take())));
+        let pass = CountingPass {
+            files: Arc::new(files),
+            program: Arc::clone(program),
+            corrupt,
+            kept,
+            missing: missing.collect(),
+            stop,
+        };
+        for (shard, map, counted) in count_all(&Arc::new(pass), progress)? {
+            maps[shard] = Some(map);
+            damaged_total += counted.damaged_total;
+            damaged.extend(counted.damaged);
+        }
+        damaged.sort_by_key(|one| (one.shard, one.ordinal));
+        damaged.truncate(DAMAGED_MAX);
+        Ok((damaged, damaged_total))
     }
 
     /// Writes the maps of its samples to the cache, unless damaged records were left out.
@@ -168,48 +193,6 @@ impl Dataset {
 /// True if a shard is to be counted, or its packs to be made.
 pub(super) fn lacks(program: &SampleProgram, map: Option<&HeldMap>) -> bool {
     map.is_none_or(|map| program.combiner().is_some() && !map.is_grouped())
-}
-
-/// Maps of a dataset's shards, of which some are to be counted or grouped.
-struct PendingMaps<'a> {
-    dataset: &'a Arc<Dataset>,
-    program: &'a Arc<SampleProgram>,
-    corrupt: Corrupt,
-    kept: Arc<KeptMaps>,
-    /// Map of each shard, without its packs if these are not known; `None`: not counted.
-    maps: Vec<Option<HeldMap>>,
-}
-
-impl PendingMaps<'_> {
-    /// Counts and packs the shards that lack it.
-    fn done(self, progress: &mut dyn FnMut(ScanProgress) -> bool) -> Result<SampleMaps, LoadError> {
-        let Self { dataset, program, corrupt, kept, mut maps } = self;
-        let lacks = |shard: &usize| lacks(program, maps[*shard].as_ref());
-        let missing: Vec<_> = (0..maps.len()).filter(lacks).collect();
-        let (mut damaged, mut damaged_total) = (vec![], 0);
-        if !missing.is_empty() {
-            let stop = Stop::default();
-            let files = Files::new(Arc::clone(dataset), Arc::default(), Arc::clone(&stop))?;
-            let known = |shard: usize| (shard, Lock::new(maps[shard].take()));
-            let missing = missing.into_iter().map(known).collect();
-            let pass = CountingPass {
-                files: Arc::new(files),
-                program: Arc::clone(program),
-                corrupt,
-                kept,
-                missing,
-                stop,
-            };
-            for (shard, map, counted) in count_all(&Arc::new(pass), progress)? {
-                maps[shard] = Some(map);
-                damaged_total += counted.damaged_total;
-                damaged.extend(counted.damaged);
-            }
-            damaged.sort_by_key(|one| (one.shard, one.ordinal));
-            damaged.truncate(DAMAGED_MAX);
-        }
-        Ok(SampleMaps::new(maps.into_iter().flatten().collect(), damaged, damaged_total))
-    }
 }
 
 /// Returns a counted map with its packs or windows, if the program makes them.
@@ -413,5 +396,70 @@ impl CountingPass {
                 self.files.name(shard)
             ))),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use serde_json::json;
+    use shardfeed_pipeline::{RecordSpec, Schema};
+    use shardfeed_tfrecord::{Compression, create};
+
+    use super::*;
+    use crate::cache::CacheChoice;
+    use crate::dataset::pack_counts;
+    use crate::rules::FileRules;
+
+    fn packs() -> Arc<SampleProgram> {
+        let spec = json!({
+            "parse": [{"name": "tokens", "feature": {"var_len": {"dtype": "int64"}}}],
+            "pack": {
+                "columns": ["tokens"], "length": 16, "block": 8, "variants": 2, "method": "fit",
+                "long": "split", "append": [],
+            },
+        });
+        let spec: RecordSpec = serde_json::from_value(spec).unwrap();
+        Arc::clone(Schema::new(spec).unwrap().samples().unwrap())
+    }
+
+    /// Writes a file of examples with so many tokens.
+    fn write(path: &Path, tokens: &[u8]) {
+        let field = |tag: u8, body: &[u8]| [&[tag, body.len() as u8], body].concat();
+        let mut file = create(path, Compression::None).unwrap();
+        for &count in tokens {
+            let values = field(0x0a, &vec![1; usize::from(count)]);
+            let feature = [field(0x0a, b"tokens"), field(0x12, &field(0x1a, &values))].concat();
+            file.write(&field(0x0a, &field(0x0a, &feature))).unwrap();
+        }
+        file.finish().unwrap();
+    }
+
+    #[test]
+    fn packs_of_known_maps_are_made_with_progress_and_their_numbers_are_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, tokens) in [("a", [3, 9, 16, 1]), ("b", [7, 7, 2, 12])] {
+            write(&folder.path().join(name), &tokens);
+        }
+        let cache = CacheOptions::from(CacheChoice::Folder(folder.path().join("cache")));
+        let (program, paths) = (packs(), vec!["a".to_owned(), "b".to_owned()]);
+        let (root, rules) = (folder.path().to_path_buf(), FileRules::default());
+        let dataset = Dataset::open_paths(root, paths, rules, &cache, &mut |_| true).unwrap();
+        let dataset = Arc::new(dataset);
+        let counted = dataset.count_samples(&program, Corrupt::Error, &cache, &mut |_| true);
+        let counted: Vec<_> = counted.unwrap().counts();
+        let numbers = folder.path().join("cache").join(pack_counts::KIND.folder());
+        std::fs::remove_dir_all(&numbers).unwrap();
+        let mut seen = Vec::new();
+        let maps = dataset.known_maps(&program, &cache, &mut |state| {
+            seen.push((state.stage, state.files, state.files_total));
+            true
+        });
+        let maps: Option<Vec<HeldMap>> = maps.unwrap().into_iter().collect();
+        let samples: Vec<_> = maps.unwrap().iter().map(HeldMap::samples).collect();
+        assert_eq!(samples, counted);
+        assert_eq!(seen.last(), Some(&(ScanStage::Counting, 2, 2)));
+        assert!(numbers.is_dir(), "they are packed once only");
     }
 }
