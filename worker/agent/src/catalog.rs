@@ -19,13 +19,13 @@ use shardfeed_proto::coordinator::v1::DatasetState;
 use shardfeed_proto::{ErrorKind, WireError, digest_from};
 use shardfeed_socket::Peer;
 use shardfeed_source::{
-    CacheOptions, CountedFile, Dataset, DatasetFile, FileRules, Found, HeldMap, LoadError, Lock,
-    OnProgress, OpenProgress, Rights, SampleMaps, ScanProgress, ScanStage, Seeds, discover,
+    CacheOptions, CountedFile, Dataset, DatasetFile, Entries, FileRules, Found, HeldMap, LoadError,
+    Lock, OnProgress, OpenProgress, Rights, SampleMaps, ScanProgress, ScanStage, discover,
     is_remote, local_stamps, user_of, waiting,
 };
 
 use crate::catalog::chunks::{get_chunk, put_chunk};
-use crate::catalog::entries::{invalid, listed_of, seed, stamp_of_entry};
+use crate::catalog::entries::{indexed, invalid, listed_of, stamp_of_entry};
 use crate::catalog::listing::Listing;
 use crate::catalog::opening::Openings;
 use crate::catalog::samples::{program_of, samples_of};
@@ -225,11 +225,13 @@ impl Catalog {
         let parts = self.parts(&described, progress)?;
         let entries = || parts.iter().flat_map(|part| &part.entries);
         let paths = entries().map(|entry| entry.path.clone()).collect();
-        let scans = entries().filter_map(|entry| seed(entry, rules).transpose());
-        let scans = scans.collect::<Result<Seeds, _>>()?;
+        let known = entries().map(|entry| indexed(entry, rules).transpose());
+        let Some(known) = known.collect::<Option<Result<Entries, _>>>().transpose()? else {
+            return Err(LoadError::NotFound(reason));
+        };
         let found = Found::new(PathBuf::from(&described.root), paths, vec![]);
-        let dataset = Dataset::of_scans(found, scans, (rules, &self.cache), rights)?;
-        let Some(mut dataset) = dataset else { return Err(LoadError::NotFound(reason)) };
+        let entry = |path: &str| (*known[path]).clone();
+        let mut dataset = Dataset::of_entries(found, entry, (rules, &self.cache), rights)?;
         let content = digest_from("content", &described.content).map_err(invalid)?;
         if !program.is_empty() {
             let program = program_of(program)?;
@@ -499,11 +501,11 @@ impl Catalog {
             false => Vec::new(),
         };
         let found = Found::new(root, paths, stamps);
-        let seeds = entries.iter().filter_map(|entry| seed(entry, rules).transpose());
-        let seeds = seeds.collect::<Result<Seeds, _>>()?;
+        let known = entries.iter().filter_map(|entry| indexed(entry, rules).transpose());
+        let known = known.collect::<Result<Entries, _>>()?;
         let mut scanning =
             |scan: ScanProgress| progress(&OpenProgress { note: String::new(), scan });
-        let dataset = Dataset::index(found, rules, &self.cache, &seeds, rights, &mut scanning)?;
+        let dataset = Dataset::index(found, rules, &self.cache, &known, rights, &mut scanning)?;
         for (shard, entry) in dataset.manifest().shards().iter().zip(entries) {
             if shard.digest != entry.digest || shard.records != entry.records {
                 return Err(other_content(&dataset, &described.name, entry));

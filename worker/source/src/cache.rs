@@ -21,14 +21,15 @@ use std::time::Duration;
 
 use crc_fast::crc32_iscsi;
 use serde::{Deserialize, Serialize};
-use shardfeed_plan::{ChangeStamp, Digest};
+use shardfeed_plan::{ChangeStamp, Corrupt, Digest};
 use shardfeed_tfrecord::{NewFile, ShardIndex};
 
 use crate::blocks::BlockCache;
 use crate::cache::object_log::{ObjectLog, OpenLogs};
 use crate::cache::shared_index::SharedIndex;
 use crate::error::LoadError;
-use crate::looks::file_state::Inode;
+use crate::looks::file_state::FileState;
+use crate::rules::FileRules;
 use crate::shared::Lock;
 
 /// First bytes of a cache file; the number is the version of the format.
@@ -103,17 +104,45 @@ impl CacheOptions {
     }
 }
 
+/// Index of a file, and the state of the file that it is of.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct IndexedFile {
-    pub(crate) stamp: ChangeStamp,
-    pub(crate) inode: Inode,
+pub struct IndexedFile {
+    pub(crate) state: FileState,
     /// Requested compression, in the user's notation.
     pub(crate) compression: String,
     pub(crate) index: ShardIndex,
 }
 
-/// Entries by path relative to the folder.
-pub(crate) type Entries = BTreeMap<String, Box<IndexedFile>>;
+impl IndexedFile {
+    /// Creates the result of another host, whose files have other inodes.
+    pub fn new(stamp: ChangeStamp, rules: FileRules, index: ShardIndex) -> Self {
+        let compression = rules.compression.to_string();
+        Self { state: FileState::remote(stamp), compression, index }
+    }
+
+    /// Returns the change stamp of the file when it was indexed.
+    pub fn stamp(&self) -> &ChangeStamp {
+        &self.state.stamp
+    }
+
+    pub fn index(&self) -> &ShardIndex {
+        &self.index
+    }
+
+    /// True if it has what the rules need.
+    pub(crate) fn suits(&self, rules: FileRules) -> bool {
+        let is_suitable = match rules.corrupt {
+            // Scanned again, to report its error.
+            Corrupt::Error => self.index.broken.is_none(),
+            Corrupt::SkipRecord => true,
+            Corrupt::SkipFile => self.index.data_verified,
+        };
+        is_suitable && self.compression == rules.compression.to_string()
+    }
+}
+
+/// Indexed files by their paths relative to a folder.
+pub type Entries = BTreeMap<String, Box<IndexedFile>>;
 
 impl CacheChoice {
     /// Returns the folder, or `None` for no cache.
@@ -181,13 +210,9 @@ impl Cache {
         self.file.is_some()
     }
 
-    /// Returns the change stamp and the index of a file, by its path relative to the folder.
-    pub fn get(&self, path: &str) -> Option<(&ChangeStamp, &ShardIndex)> {
-        self.entries.get(path).map(|entry| (&entry.stamp, &entry.index))
-    }
-
-    pub(crate) fn into_entries(self) -> Entries {
-        self.entries
+    /// Returns an indexed file, by its path relative to the folder.
+    pub fn get(&self, path: &str) -> Option<&IndexedFile> {
+        self.entries.get(path).map(|entry| &**entry)
     }
 
     /// Reads entries written since the last read. A damaged, older or unreadable cache is empty.
@@ -429,13 +454,15 @@ fn segments(mut bytes: &[u8], entries: &mut Entries) -> Good {
 }
 
 pub mod fuzzing {
-    use super::{ChangeStamp, Entries, IndexedFile, Inode, ShardIndex, decode, encode};
+    use super::{ChangeStamp, Entries, FileState, IndexedFile, ShardIndex, decode, encode};
+    use crate::looks::file_state::Inode;
 
     pub fn index_cache(indexes: Vec<ShardIndex>) -> Vec<u8> {
         let entry = |(number, index): (usize, ShardIndex)| {
             let stamp = ChangeStamp { size_bytes: index.stream_bytes, modified_ns: 5, etag: None };
             let inode = Inode { device: 1, number: number as u64, changed_ns: 7 };
-            let entry = IndexedFile { stamp, inode, compression: "auto".to_owned(), index };
+            let state = FileState { stamp, inode };
+            let entry = IndexedFile { state, compression: "auto".to_owned(), index };
             (format!("file-{number}"), Box::new(entry))
         };
         encode(&indexes.into_iter().enumerate().map(entry).collect())
@@ -453,6 +480,7 @@ pub mod fuzzing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::looks::file_state::Inode;
 
     fn open(folder: &Path) -> Cache {
         Cache::open(&CacheChoice::Folder(folder.into()), Path::new("/data"))
@@ -467,7 +495,8 @@ mod tests {
         );
         let stamp = ChangeStamp { size_bytes: 1, modified_ns: -5, etag: None };
         let inode = Inode { device: 1, number: 2, changed_ns: 3 };
-        let entry = IndexedFile { stamp, inode, compression: "auto".into(), index: index.unwrap() };
+        let state = FileState { stamp, inode };
+        let entry = IndexedFile { state, compression: "auto".into(), index: index.unwrap() };
         [(path.to_owned(), Box::new(entry))].into()
     }
 
@@ -476,6 +505,15 @@ mod tests {
         let mut entries = Entries::new();
         let good = decode(bytes, &mut entries);
         (entries.len(), good)
+    }
+
+    #[test]
+    fn an_entry_is_stored_as_its_parts_in_turn() {
+        let entry = entries("a").remove("a").unwrap();
+        let (stamp, index) = (entry.stamp(), entry.index());
+        let parts = (stamp, (1_u64, 2_u64, 3_i128), "auto", index);
+        let bytes = [postcard::to_stdvec(&entry), postcard::to_stdvec(&parts)];
+        assert_eq!(bytes[0], bytes[1], "caches of earlier releases are read");
     }
 
     #[test]

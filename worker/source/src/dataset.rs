@@ -19,10 +19,10 @@ use shardfeed_plan::{ChangeStamp, ContentDigest, Corrupt, Digest, Manifest, Samp
 use shardfeed_tfrecord::{Break, Compression, FOOTER_BYTES, HEADER_BYTES, Mark, ShardIndex};
 
 use crate::blocks::BlockCache;
-use crate::cache::{Cache, CacheOptions, Entries};
+use crate::cache::{Cache, CacheOptions, Entries, IndexedFile};
 use crate::discover::{Found, discover};
 use crate::error::LoadError;
-use crate::index::{ScanProgress, Seeds, index_files, index_into};
+use crate::index::{ScanProgress, index_into};
 use crate::remote::is_remote;
 use crate::rights::Rights;
 use crate::rules::FileRules;
@@ -111,9 +111,8 @@ impl Dataset {
     ) -> Result<Self, LoadError> {
         let found = discover(patterns, &mut |_| progress(ScanProgress::listing(0)))?;
         let count = ScanCounter::of(&found.root, program, cache);
-        let (seeds, rights) = (Seeds::new(), Rights::Own);
-        let entries = index_files(&found, rules, cache, &seeds, &rights, count, progress)?;
-        let dataset = Self::of_entries(found, entries, (rules, cache), rights)?;
+        let (none, of) = (Entries::new(), (rules, cache));
+        let dataset = Self::indexed(found, of, &none, (Rights::Own, count), progress)?;
         match program {
             Some(program) => dataset.with_samples(program, rules.corrupt, cache, progress),
             None => Ok(dataset),
@@ -132,21 +131,34 @@ impl Dataset {
         progress: &mut dyn FnMut(ScanProgress) -> bool,
     ) -> Result<Self, LoadError> {
         let found = Found::new(root, paths, Vec::new());
-        Self::index(found, rules, cache, &Seeds::new(), Rights::Own, progress)
+        Self::index(found, rules, cache, &Entries::new(), Rights::Own, progress)
     }
 
     /// As [`Dataset::open`], with other workers' results: unchanged files are not scanned.
-    /// - `rights`: access rights with which its files are opened, now and later.
+    /// - `of_others`: these results, by paths. `rights`: access rights with which its files are opened, now and later.
     pub fn index(
         found: Found,
         rules: FileRules,
         cache: &CacheOptions,
-        seeds: &Seeds,
+        of_others: &Entries,
         rights: Rights,
         progress: &mut dyn FnMut(ScanProgress) -> bool,
     ) -> Result<Self, LoadError> {
-        let entries = index_files(&found, rules, cache, seeds, &rights, None, progress)?;
-        Self::of_entries(found, entries, (rules, cache), rights)
+        Self::indexed(found, (rules, cache), of_others, (rights, None), progress)
+    }
+
+    fn indexed(
+        found: Found,
+        (rules, cache): (FileRules, &CacheOptions),
+        of_others: &Entries,
+        (rights, count): (Rights, Option<Arc<ScanCounter>>),
+        progress: &mut dyn FnMut(ScanProgress) -> bool,
+    ) -> Result<Self, LoadError> {
+        let mut kept = Cache::open(&cache.folder, &found.root);
+        let by = (&rights, count);
+        index_into(&mut kept, &found, rules, cache, of_others, by, progress)?;
+        let entry = |path: &str| *kept.entries.remove(path).expect("every file was indexed");
+        Self::of_entries(found, entry, (rules, cache), rights)
     }
 
     /// Indexes files into a cache of their folder.
@@ -162,29 +174,16 @@ impl Dataset {
         progress: &mut dyn FnMut(ScanProgress) -> bool,
     ) -> Result<(), LoadError> {
         let count = ScanCounter::of(&found.root, program, cache);
-        index_into(kept, found, rules, cache, &Seeds::new(), (rights, count), progress)
+        index_into(kept, found, rules, cache, &Entries::new(), (rights, count), progress)
     }
 
-    /// Returns the dataset of files that were indexed into a cache of their folder.
-    /// - `kept`: that cache.
+    /// Returns the dataset of indexed files, which need not exist.
+    /// - `entry`: called with the path of each file, in manifest order.
     ///
     /// # Errors  The block cache of a remote folder cannot be opened.
-    ///
-    /// # Panics  A file was not indexed.
-    pub fn of_indexed(
+    pub fn of_entries(
         found: Found,
-        kept: &Cache,
-        rules: (FileRules, &CacheOptions),
-        rights: Rights,
-    ) -> Result<Self, LoadError> {
-        let entry = |path: &String| (path.clone(), kept.entries[path].clone());
-        let entries = found.paths.iter().map(entry).collect();
-        Self::of_entries(found, entries, rules, rights)
-    }
-
-    fn of_entries(
-        found: Found,
-        mut entries: Entries,
+        mut entry: impl FnMut(&str) -> IndexedFile,
         (rules, cache): (FileRules, &CacheOptions),
         rights: Rights,
     ) -> Result<Self, LoadError> {
@@ -195,22 +194,22 @@ impl Dataset {
         let mut files = Vec::with_capacity(paths.len());
         let mut left_out = Vec::new();
         for path in paths {
-            let mut entry = entries.remove(&path).expect("every file was indexed");
-            if let Some(left) = leave_out(&mut entry.index, shards.len() as u32, rules.corrupt) {
+            let IndexedFile { state, mut index, .. } = entry(&path);
+            if let Some(left) = leave_out(&mut index, shards.len() as u32, rules.corrupt) {
                 left_out.push(left);
             }
             files.push(DatasetFile {
                 path: found.root.join(&path),
-                stamp: entry.stamp,
-                changed_ns: entry.inode.changed_ns,
-                compression: entry.index.compression,
-                records: entry.index.records,
-                data_bytes: entry.index.data_bytes,
-                record_bytes_max: entry.index.record_bytes_max,
-                marks: entry.index.marks,
+                stamp: state.stamp,
+                changed_ns: state.inode.changed_ns,
+                compression: index.compression,
+                records: index.records,
+                data_bytes: index.data_bytes,
+                record_bytes_max: index.record_bytes_max,
+                marks: index.marks,
             });
-            let digest = Digest::from_bytes(entry.index.digest);
-            shards.push(Shard { path, records: entry.index.records, digest });
+            let digest = Digest::from_bytes(index.digest);
+            shards.push(Shard { path, records: index.records, digest });
         }
         let (root, manifest) = (found.root, Manifest::new(shards)?);
         let (samples, mixed) = (None, None);

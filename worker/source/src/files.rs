@@ -287,9 +287,8 @@ mod tests {
     use shardfeed_tfrecord::{Compression, create};
 
     use super::*;
-    use crate::cache::{CacheChoice, CacheOptions};
+    use crate::cache::{CacheChoice, CacheOptions, Entries};
     use crate::discover::Found;
-    use crate::index::Seeds;
     use crate::rights::{DataRoots, Rights};
     use crate::rules::FileRules;
 
@@ -310,7 +309,7 @@ mod tests {
             let found = Found::new(at("data"), vec!["a".to_owned()], vec![]);
             let cache = CacheOptions::from(CacheChoice::Off);
             let rules = FileRules::default();
-            Dataset::index(found, rules, &cache, &Seeds::new(), rights, &mut |_| true)
+            Dataset::index(found, rules, &cache, &Entries::new(), rights, &mut |_| true)
         };
         let read = |dataset: Dataset| {
             let stop = Arc::new(AtomicBool::new(false));

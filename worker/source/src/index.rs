@@ -13,7 +13,6 @@ use shardfeed_tfrecord::{
     IndexOptions, ReadAt, ReadError, ReadErrorKind, ShardIndex, index_source,
 };
 
-use crate::cache::shared_index::SharedIndex;
 use crate::cache::{Cache, CacheOptions, Entries, IndexedFile};
 use crate::dataset::scan_count::{ScanCounted, ScanCounter};
 use crate::discover::Found;
@@ -100,46 +99,22 @@ pub fn waiting<'a>(progress: OnProgress<'a>) -> impl FnMut(&str) -> bool + 'a {
 /// A file's index in `found`, its shard index, and its state afterwards if it is local.
 type Scanned = (usize, ShardIndex, Option<FileState>);
 
-/// Results of other workers by path: used for files whose change stamps still match.
-pub type Seeds = BTreeMap<String, Seed>;
-
-pub type Seed = (ChangeStamp, ShardIndex);
-
-/// Indexes the files of `found`. Returns their entries, and others of their folder.
-/// - `rights`: access rights with which they are opened.
+/// Indexes the files of `found`; afterwards `cache`, of their folder, has an entry for each.
+/// - `of_others`: results of other workers: used for files whose change stamps still match.
+/// - `rights`: access rights with which they are opened. `count`: takes part in scans.
 /// - `progress`: called now and then from this thread; returning `false` cancels.
 ///
 /// # Errors  The first damaged file by name; `Interrupted`.
-pub(crate) fn index_files(
-    found: &Found,
-    rules: FileRules,
-    options: &CacheOptions,
-    seeds: &Seeds,
-    rights: &Rights,
-    count: Option<Arc<ScanCounter>>,
-    progress: &mut dyn FnMut(ScanProgress) -> bool,
-) -> Result<Entries, LoadError> {
-    let mut cache = Cache::open(&options.folder, &found.root);
-    index_into(&mut cache, found, rules, options, seeds, (rights, count), progress)?;
-    Ok(cache.into_entries())
-}
-
-/// Indexes the files of `found`; afterwards `cache`, of their folder, has an entry for each.
-/// - `count`: takes part in scans.
-///
-/// # Errors  See [`index_files`].
 pub(crate) fn index_into(
     cache: &mut Cache,
     found: &Found,
     rules: FileRules,
     options: &CacheOptions,
-    seeds: &Seeds,
+    of_others: &Entries,
     (rights, count): (&Rights, Option<Arc<ScanCounter>>),
     progress: &mut dyn FnMut(ScanProgress) -> bool,
 ) -> Result<(), LoadError> {
-    let name = rules.compression.to_string();
-    let missing =
-        |states: &[FileState], known: &Entries| missing(found, states, known, &name, rules.corrupt);
+    let missing = |states: &[FileState], known: &Entries| missing(found, states, known, rules);
     cache.refresh();
     let mut state = ScanProgress::at(ScanStage::Done);
     let is_remote = is_remote(&found.root);
@@ -162,11 +137,12 @@ pub(crate) fn index_into(
             wanted = missing(&states, &cache.entries);
         }
         let shared = match (&options.index, wanted.is_empty()) {
-            (Some(index), false) => shared_seeds(index, found, rules, &mut || progress(waiting))?,
-            _ => Seeds::new(),
+            (Some(index), false) => index.entries(&found.root, &mut || progress(waiting))?,
+            _ => Entries::new(),
         };
-        let mut new = adopt(found, &states, seeds, &name, &wanted, &cache.entries);
-        new.extend(adopt(found, &states, &shared, &name, &wanted, &cache.entries));
+        let needed = (&wanted[..], &cache.entries);
+        let mut new = adopt(found, &states, of_others, rules, needed);
+        new.extend(adopt(found, &states, &shared, rules, needed));
         let is_new = |file: &usize| !new.contains_key(&found.paths[*file]);
         let scan: Vec<_> = wanted.into_iter().filter(is_new).collect();
         state.files_total = scan.len();
@@ -190,9 +166,9 @@ pub(crate) fn index_into(
                     return Err(LoadError::changed(path, indexed, found));
                 }
                 records.push((file, index.records));
-                let (stamp, inode, compression) = (after.stamp, after.inode, name.clone());
                 added.push(path.clone());
-                let entry = IndexedFile { stamp, inode, compression, index };
+                let compression = rules.compression.to_string();
+                let entry = IndexedFile { state: after, compression, index };
                 new.insert(path, Box::new(entry));
             }
             if !new.is_empty() {
@@ -245,42 +221,24 @@ fn hear_others(
     Ok(())
 }
 
-/// Returns the results of other hosts that an index has for the files of this folder.
-fn shared_seeds(
-    index: &SharedIndex,
-    found: &Found,
-    rules: FileRules,
-    go_on: &mut dyn FnMut() -> bool,
-) -> Result<Seeds, LoadError> {
-    let compression = rules.compression.to_string();
-    let entries = index.entries(&found.root, go_on)?.into_iter();
-    let fits = |entry: &IndexedFile| {
-        entry.compression == compression && suits(&entry.index, rules.corrupt)
-    };
-    let entries = entries.filter(|(_, entry)| fits(entry));
-    Ok(entries.map(|(path, entry)| (path, (entry.stamp, entry.index))).collect())
-}
-
-/// Returns the results of other workers for files whose change stamps still match.
+/// Returns the results of other hosts for files whose change stamps still match.
 fn adopt(
     found: &Found,
     states: &[FileState],
-    seeds: &Seeds,
-    name: &str,
-    wanted: &[usize],
-    known: &Entries,
+    of_others: &Entries,
+    rules: FileRules,
+    (wanted, known): (&[usize], &Entries),
 ) -> Entries {
     let mut adopted = Entries::new();
     for &file in wanted {
-        let path = &found.paths[file];
-        let FileState { stamp, inode } = states[file].clone();
+        let (path, state) = (&found.paths[file], &states[file]);
         // A file that this host knew is scanned again: its stamp may have been set back.
-        if let Some((seen, index)) = seeds.get(path)
-            && *seen == stamp
+        if let Some(entry) = of_others.get(path)
+            && entry.state.stamp == state.stamp
+            && entry.suits(rules)
             && !known.contains_key(path)
         {
-            let (compression, index) = (name.to_owned(), index.clone());
-            let entry = IndexedFile { stamp, inode, compression, index };
+            let entry = IndexedFile { state: state.clone(), ..(**entry).clone() };
             adopted.insert(path.clone(), Box::new(entry));
         }
     }
@@ -349,32 +307,13 @@ pub fn local_stamps(
     each(paths, &mut |_| go_on(), |path: &PathBuf| FileState::of(path).map(|state| state.stamp))
 }
 
-/// Returns the files without a valid entry that satisfies the policy.
-fn missing(
-    found: &Found,
-    states: &[FileState],
-    known: &Entries,
-    name: &str,
-    corrupt: Corrupt,
-) -> Vec<usize> {
+/// Returns the files without a valid entry that has what the rules need.
+fn missing(found: &Found, states: &[FileState], known: &Entries, rules: FileRules) -> Vec<usize> {
     let good = |&file: &usize| {
-        known.get(&found.paths[file]).is_some_and(|entry| {
-            let FileState { stamp, inode } = &states[file];
-            let same = entry.stamp == *stamp && entry.inode == *inode;
-            same && entry.compression == name && suits(&entry.index, corrupt)
-        })
+        let entry = known.get(&found.paths[file]);
+        entry.is_some_and(|entry| entry.state == states[file] && entry.suits(rules))
     };
     (0..found.paths.len()).filter(|file| !good(file)).collect()
-}
-
-/// True if an index has what a policy for damage needs.
-pub(crate) fn suits(index: &ShardIndex, corrupt: Corrupt) -> bool {
-    match corrupt {
-        // Scanned again, to report its error.
-        Corrupt::Error => index.broken.is_none(),
-        Corrupt::SkipRecord => true,
-        Corrupt::SkipFile => index.data_verified,
-    }
 }
 
 fn scan_all(

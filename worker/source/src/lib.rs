@@ -34,7 +34,7 @@ pub use backoff::jittered;
 pub use cache::fuzzing;
 pub use cache::object_log::OpenLogs;
 pub use cache::shared_index::SharedIndex;
-pub use cache::{Cache, CacheChoice, CacheOptions};
+pub use cache::{Cache, CacheChoice, CacheOptions, Entries, IndexedFile};
 pub use dataset::{
     CountedFile, DamagedRecord, Dataset, DatasetFile, Grouping, HeldMap, LeftOut, MapRef, Mixed,
     OpenSource, SampleMap, SampleMaps, SamplePart, SamplePlace, SampleTally, SourceVersion,
@@ -44,7 +44,7 @@ pub use discover::{Found, absolute_pattern, discover};
 pub use error::{ChangedLook, LoadError};
 pub use files::{Files, ShardBytes};
 pub use index::{
-    OnProgress, OpenProgress, ScanProgress, ScanStage, Seed, Seeds, changes, local_stamps, waiting,
+    OnProgress, OpenProgress, ScanProgress, ScanStage, changes, local_stamps, waiting,
 };
 pub use remote::{RemoteStats, is_remote};
 pub use rights::{DataRoots, Rights, User, is_own, user_of};

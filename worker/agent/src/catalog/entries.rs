@@ -5,14 +5,14 @@ use std::path::Path;
 use shardfeed_plan::{ChangeStamp, Corrupt, Digest};
 use shardfeed_proto::chunk::{FileEntry, LeftOutEntry, ListedFile, REASON_BYTES_MAX};
 use shardfeed_proto::{ErrorKind, WireError};
-use shardfeed_source::{FileRules, LeftOut, LoadError, Seed, is_remote, leave_out};
+use shardfeed_source::{FileRules, IndexedFile, LeftOut, LoadError, is_remote, leave_out};
 use shardfeed_tfrecord::{Break, Compression, FOOTER_BYTES, HEADER_BYTES, Mark, ShardIndex};
 
 /// Converts another worker's result to a local one; `None` if the whole file was left out.
-pub(crate) fn seed(
+pub(crate) fn indexed(
     entry: &FileEntry,
     rules: FileRules,
-) -> Result<Option<(String, Seed)>, LoadError> {
+) -> Result<Option<(String, Box<IndexedFile>)>, LoadError> {
     let FileEntry { path, left_out, .. } = entry.clone();
     if left_out.as_ref().is_some_and(|left| left.is_whole) {
         return Ok(None);
@@ -37,7 +37,8 @@ pub(crate) fn seed(
         first_corrupt: None,
         broken,
     };
-    Ok(Some((path, (stamp_of_entry(entry), index))))
+    let indexed = IndexedFile::new(stamp_of_entry(entry), rules, index);
+    Ok(Some((path, Box::new(indexed))))
 }
 
 /// Returns the change stamp of a file when it was scanned.
@@ -50,11 +51,11 @@ pub(crate) fn stamp_of_entry(entry: &FileEntry) -> ChangeStamp {
 pub(crate) fn entry_of(
     root: &Path,
     path: &str,
-    stamp: &ChangeStamp,
-    mut index: ShardIndex,
+    indexed: &IndexedFile,
     corrupt: Corrupt,
 ) -> FileEntry {
     debug_assert!(root.is_absolute() || is_remote(root));
+    let (stamp, mut index) = (indexed.stamp(), indexed.index().clone());
     let left_out = leave_out(&mut index, 0, corrupt).map(|left| {
         let LeftOut { ordinal, offset, is_whole, mut reason, .. } = left;
         reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));

@@ -272,13 +272,12 @@ impl ScanLoop {
         };
         let of = (rules, &self.cache);
         Dataset::index_into(&mut cache, &found, of, &rights, program.as_ref(), &mut progress)?;
-        let entry = |path: &String| {
-            let (stamp, index) = cache.get(path).expect("every file was known or scanned");
-            entry_of(&found.root, path, stamp, index.clone(), rules.corrupt)
-        };
+        let indexed = |path: &str| cache.get(path).expect("every file was known or scanned");
+        let entry = |path: &String| entry_of(&found.root, path, indexed(path), rules.corrupt);
         let entries: Vec<_> = found.paths.iter().map(entry).collect();
         let (chunk, maps) = if let Some(program) = program {
-            let dataset = Dataset::of_indexed(found.clone(), &cache, of, rights.clone())?;
+            let entry = |path: &str| indexed(path).clone();
+            let dataset = Dataset::of_entries(found.clone(), entry, of, rights.clone())?;
             let mut waits = None;
             let mut last = (0, 0);
             let mut counting = |state: ScanProgress| {

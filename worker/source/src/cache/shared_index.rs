@@ -19,7 +19,7 @@ use crate::cache::object_kind::ObjectKind;
 use crate::cache::{Entries, IndexedFile};
 use crate::discover::{local, settled};
 use crate::error::LoadError;
-use crate::looks::file_state::Inode;
+use crate::looks::file_state::FileState;
 use crate::looks::{aside, each};
 use crate::remote::{self, GoOn};
 use crate::shared::Lock;
@@ -221,10 +221,12 @@ impl SharedIndex {
         let mut entries = self.entries(root, go_on)?;
         let encoded = |of: &Entries| postcard::to_stdvec(of).expect("entries are plain data");
         let before = encoded(&entries);
-        let inode = Inode { device: 0, number: 0, changed_ns: 0 };
-        entries.extend(
-            more.into_iter().map(|(path, entry)| (path, IndexedFile { inode, ..*entry }.into())),
-        );
+        let shared = |(path, entry): (String, Box<IndexedFile>)| {
+            let IndexedFile { state, compression, index } = *entry;
+            let state = FileState::remote(state.stamp);
+            (path, Box::new(IndexedFile { state, compression, index }))
+        };
+        entries.extend(more.into_iter().map(shared));
         let body = encoded(&entries);
         if body == before {
             return Ok(());

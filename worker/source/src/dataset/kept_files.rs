@@ -1,6 +1,7 @@
 //! The files that patterns named, kept on this host and in an index: a source whose files are gone
 //! has the samples that it had, so that a stage of a mixture that ended needs no files.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,8 +15,7 @@ use crate::cache::object_kind::ObjectKind;
 use crate::cache::{Cache, CacheOptions, Entries, IndexedFile};
 use crate::discover::{Found, absolute_pattern};
 use crate::error::LoadError;
-use crate::index::{ScanProgress, ScanStage, Seeds, suits};
-use crate::looks::file_state::Inode;
+use crate::index::{ScanProgress, ScanStage};
 use crate::rights::Rights;
 use crate::rules::FileRules;
 
@@ -113,26 +113,6 @@ fn kept(
 }
 
 impl Dataset {
-    /// Returns the dataset of files from results of their scans, without the files; `None` if one was
-    /// not scanned.
-    ///
-    /// # Errors  The block cache of a remote folder cannot be opened.
-    pub fn of_scans(
-        found: Found,
-        mut scans: Seeds,
-        (rules, cache): (FileRules, &CacheOptions),
-        rights: Rights,
-    ) -> Result<Option<Self>, LoadError> {
-        let compression = rules.compression.to_string();
-        let entry = |path: &String| {
-            let (stamp, index) = scans.remove(path)?;
-            let (inode, compression) = (Inode::default(), compression.clone());
-            Some((path.clone(), Box::new(IndexedFile { stamp, inode, compression, index })))
-        };
-        let entries: Option<Entries> = found.paths.iter().map(entry).collect();
-        entries.map(|entries| Self::of_entries(found, entries, (rules, cache), rights)).transpose()
-    }
-
     /// Returns a dataset of files that are gone, of which no record is read.
     /// - `shards`: path and number of records of each.
     ///
@@ -142,18 +122,16 @@ impl Dataset {
         shards: &[(String, u64)],
         rules: (FileRules, &CacheOptions),
     ) -> Result<Self, LoadError> {
-        let stamp = ChangeStamp { size_bytes: 0, modified_ns: 0, etag: None };
-        let scan = |(path, records): &(String, u64)| {
+        let records: BTreeMap<_, _> = shards.iter().cloned().collect();
+        let entry = |path: &str| {
+            let stamp = ChangeStamp { size_bytes: 0, modified_ns: 0, etag: None };
             let empty = ShardIndex::empty(Compression::None);
-            let index =
-                ShardIndex { records: *records, digest: [0; 32], data_verified: true, ..empty };
-            (path.clone(), (stamp.clone(), index))
+            let (digest, data_verified) = ([0; 32], true);
+            let index = ShardIndex { records: records[path], digest, data_verified, ..empty };
+            IndexedFile::new(stamp, rules.0, index)
         };
-        let scans = shards.iter().map(scan).collect();
-        let paths = shards.iter().map(|(path, _)| path.clone()).collect();
-        let found = Found::new(root, paths, vec![]);
-        let dataset = Self::of_scans(found, scans, rules, Rights::Own)?;
-        Ok(dataset.expect("each file has a scan"))
+        let found = Found::new(root, records.keys().cloned().collect(), vec![]);
+        Self::of_entries(found, entry, rules, Rights::Own)
     }
 
     /// Returns the dataset of files that `patterns` named before, without the files; `None` if their
@@ -179,14 +157,15 @@ impl Dataset {
             Some(index) => index.entries(&found.root, &mut || progress(waiting))?,
             None => Entries::new(),
         };
-        let compression = rules.compression.to_string();
-        let entry = |path: &String| {
-            let entry = known.entries.get(path).or_else(|| shared.get(path))?;
-            let fits = entry.compression == compression && suits(&entry.index, rules.corrupt);
-            fits.then(|| (path.clone(), entry.clone()))
+        let entry = |path: &str| {
+            let entry = known.entries.get(path).or_else(|| shared.get(path));
+            entry.filter(|entry| entry.suits(rules))
         };
-        let Some(entries) = found.paths.iter().map(entry).collect() else { return Ok(None) };
-        let dataset = Self::of_entries(found, entries, (rules, cache), Rights::Own)?;
+        if found.paths.iter().any(|path| entry(path).is_none()) {
+            return Ok(None);
+        }
+        let entry = |path: &str| (**entry(path).expect("all are known")).clone();
+        let dataset = Self::of_entries(found, entry, (rules, cache), Rights::Own)?;
         // Other files may have had these names since.
         if files_digest(&dataset.manifest) != Digest::from_bytes(digest) {
             return Ok(None);

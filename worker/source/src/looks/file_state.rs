@@ -28,7 +28,7 @@ pub(crate) struct Inode {
 }
 
 /// State of a file when it was examined.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FileState {
     pub(crate) stamp: ChangeStamp,
     pub(crate) inode: Inode,
@@ -55,9 +55,9 @@ impl FileState {
         Ok(Self { stamp, inode })
     }
 
-    /// Creates the state of a remote file, which consists of its stamp only.
+    /// Creates the state of a remote file, or for other hosts: it consists of the stamp only.
     pub(crate) fn remote(stamp: ChangeStamp) -> Self {
-        Self { stamp, inode: Inode { device: 0, number: 0, changed_ns: 0 } }
+        Self { stamp, inode: Inode::default() }
     }
 }
 
