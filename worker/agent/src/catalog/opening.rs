@@ -64,6 +64,7 @@ struct Opening {
 
 #[derive(Debug, Default)]
 struct OpeningState {
+    /// `None`: the active caller has reported nothing yet.
     told: Option<OpenProgress>,
     end: Option<End>,
 }
@@ -94,12 +95,17 @@ impl Openings {
                 all.push((wanted.clone(), Arc::clone(&opening)));
                 drop(all);
                 let _end = Leader { openings: self, opening: &opening };
+                let mut is_cancelled = false;
                 let opened = open(&mut |told: &OpenProgress| {
                     opening.state.lock().told = Some(told.clone());
-                    progress(told)
+                    let goes_on = progress(told);
+                    is_cancelled |= !goes_on;
+                    goes_on
                 });
                 opening.state.lock().end = match &opened {
                     Ok(opened) => Some(End::Opened(opened.clone())),
+                    // A cancelled call to a coordinator has another error.
+                    Err(_) if is_cancelled => None,
                     Err(LoadError::Interrupted) => None,
                     Err(error) => Some(End::Failed(error.to_wire())),
                 };
@@ -122,9 +128,9 @@ impl Opening {
             if let Some(end) = state.end.clone() {
                 return Ok(end);
             }
-            let told = state.told.clone();
+            let told = state.told.clone().unwrap_or_else(|| OpenProgress::waiting(""));
             drop(state);
-            if told.is_some_and(|told| !progress(&told)) {
+            if !progress(&told) {
                 return Err(LoadError::Interrupted);
             }
             state = wait_for(&self.ended, self.state.lock(), TELL_EVERY);
@@ -150,8 +156,10 @@ impl Drop for Leader<'_> {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use super::*;
     use shardfeed_source::{CacheChoice, ScanProgress, ScanStage};
+
+    use super::*;
+    use crate::cluster::coordinator::gave_up;
 
     const RANKS: usize = 8;
 
@@ -238,20 +246,23 @@ mod tests {
         let (openings, source) = (Openings::default(), wanted(None));
         let waits = AtomicUsize::new(0);
         let made = opened();
-        for panics in [false, true] {
+        for (panics, is_wanted) in [(false, true), (false, false), (true, true)] {
             waits.store(0, Ordering::Relaxed);
             std::thread::scope(|scope| {
                 let (begun, begin) = std::sync::mpsc::sync_channel(0);
                 let (openings, source, waits) = (&openings, &source, &waits);
                 let first = scope.spawn(move || {
-                    openings.open(source, &mut |_| true, |progress_of| {
-                        progress_of(&progress());
+                    openings.open(source, &mut |_| is_wanted, |progress_of| {
+                        // Another one waits, and may cancel, before there is anything to report.
                         begun.send(()).unwrap();
                         while waits.load(Ordering::Relaxed) == 0 {
                             std::thread::yield_now();
                         }
                         assert!(!panics, "the first one panics");
-                        Err(LoadError::Interrupted)
+                        match progress_of(&progress()) {
+                            true => Err(LoadError::Interrupted),
+                            false => Err(gave_up().into()),
+                        }
                     })
                 });
                 begin.recv().unwrap();

@@ -522,7 +522,7 @@ fn wait<T: Send + 'static>(
 }
 
 /// Returns the error of a caller that does not wait any longer.
-pub(super) fn gave_up() -> ControlError {
+pub(crate) fn gave_up() -> ControlError {
     WireError::new(ErrorKind::Retry, "gave up waiting for the coordinator")
 }
 

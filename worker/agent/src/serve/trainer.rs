@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, TryRecvError};
 use std::time::{Duration, Instant};
 
+use shardfeed_pipeline::ShardSchemas;
 use shardfeed_plan::Corrupt;
 use shardfeed_proto::coordinator::v1::GetStatusRequest;
 use shardfeed_proto::trainer::v1 as wire;
@@ -19,7 +20,9 @@ use shardfeed_reader::{
     Plans, PrefetchOptions, Skipped, StartPosition, Waiting, slot_row_bytes, traced,
 };
 use shardfeed_socket::{Incoming, Peer, Receiver, Sender, SocketError};
-use shardfeed_source::{Dataset, FileRules, LoadError, Lock, OpenProgress, ScanStage, trace};
+use shardfeed_source::{
+    Dataset, FileRules, LoadError, Lock, OpenProgress, Rights, ScanStage, trace,
+};
 
 use crate::catalog::{Catalog, Opened, SampleSource, Source};
 use crate::cluster::{Addresses, Coordinator, GrpcControl, Session};
@@ -422,12 +425,21 @@ impl Trainer<'_> {
         let records = JobRecords { schema: Arc::new(schema), tables: register.tables };
         let input = self.opened.input(register.mixture, records, &self.hub.mixtures)?;
         let JobInput { dataset: input, name: dataset, mixture, schemas } = input;
-        schemas.all().iter().try_for_each(|schema| schema.open_tables())?;
+        self.open_tables(&schemas)?;
         let (name, record_spec) = (register.job, Arc::new(record_spec));
         let job = JobSpec { name, dataset, mixture, identity, record_spec, schemas };
         self.ask_control(|control, waiting| control.register(&job, waiting))?;
         self.registered = Some((job, input));
         Ok(())
+    }
+
+    /// Opens the side tables, which may be on slow storage, with signs of life for the trainer.
+    fn open_tables(&self, schemas: &ShardSchemas) -> Result<(), LoadError> {
+        let mut notes = Notes::new(&self.hub.stop, &self.sender, &self.hello);
+        let schemas = schemas.clone();
+        Rights::Own.run(&mut |_| notes.wait(""), move |_| {
+            Ok(schemas.all().iter().try_for_each(|schema| schema.open_tables())?)
+        })
     }
 
     fn latest(&self) -> Result<Option<String>, LoadError> {
@@ -533,6 +545,8 @@ struct Notes<'a> {
     stop: &'a AtomicBool,
     sender: &'a Sender<wire::ToTrainer>,
     told: Option<(Instant, OpenProgress)>,
+    /// Time of the last message: a trainer gives up a worker that is silent for 5 s.
+    sent: Instant,
     is_gone: bool,
     /// Start of the wait for a component that does not answer.
     since: Option<Instant>,
@@ -545,7 +559,8 @@ impl<'a> Notes<'a> {
             0 => Duration::MAX,
             timeout_ms => Duration::from_millis(timeout_ms),
         };
-        Self { stop, sender, told: None, is_gone: false, since: None, patience }
+        let sent = Instant::now();
+        Self { stop, sender, told: None, sent, is_gone: false, since: None, patience }
     }
 
     fn is_late(&self) -> bool {
@@ -597,33 +612,44 @@ impl<'a> Notes<'a> {
     }
 
     fn note(&mut self, progress: &OpenProgress) -> bool {
-        let is_wanted = |notes: &Self| {
-            !notes.is_gone && !notes.is_late() && !notes.stop.load(Ordering::Relaxed)
-        };
-        self.since = match (progress.note.as_str(), progress.scan.stage) {
-            // A call has just begun: there is nothing to report yet.
-            ("", ScanStage::Waiting) => return is_wanted(self),
-            ("", _) => None,
-            _ => self.since.or_else(|| Some(Instant::now())),
-        };
-        let is_news = self
-            .told
-            .as_ref()
-            .is_none_or(|(at, told)| told.note != progress.note || at.elapsed() > NOTE_EVERY);
-        if is_news {
-            self.told = Some((Instant::now(), progress.clone()));
-            let message = wire::Progress {
-                note: progress.note.clone(),
-                files: progress.scan.files as u64,
-                files_total: progress.scan.files_total as u64,
-                bytes: progress.scan.bytes,
-                bytes_total: progress.scan.bytes_total,
-            };
-            let mut wanted = || !self.stop.load(Ordering::Relaxed);
-            let message = Message::Progress(message);
-            self.is_gone |= send(self.sender, message, None, &mut wanted).is_err();
+        match (progress.note.as_str(), progress.scan.stage) {
+            // A call has just begun, and others before it were quick: there is nothing to report.
+            ("", ScanStage::Waiting) => {
+                if self.sent.elapsed() > NOTE_EVERY {
+                    let told = self.told.as_ref().map(|(_, told)| told.clone());
+                    self.send(&told.unwrap_or_else(|| progress.clone()));
+                }
+            }
+            (note, _) => {
+                self.since = match note {
+                    "" => None,
+                    _ => self.since.or_else(|| Some(Instant::now())),
+                };
+                let is_news = self
+                    .told
+                    .as_ref()
+                    .is_none_or(|(at, told)| told.note != note || at.elapsed() > NOTE_EVERY);
+                if is_news {
+                    self.told = Some((Instant::now(), progress.clone()));
+                    self.send(progress);
+                }
+            }
         }
-        is_wanted(self)
+        !self.is_gone && !self.is_late() && !self.stop.load(Ordering::Relaxed)
+    }
+
+    fn send(&mut self, progress: &OpenProgress) {
+        self.sent = Instant::now();
+        let message = wire::Progress {
+            note: progress.note.clone(),
+            files: progress.scan.files as u64,
+            files_total: progress.scan.files_total as u64,
+            bytes: progress.scan.bytes,
+            bytes_total: progress.scan.bytes_total,
+        };
+        let mut wanted = || !self.stop.load(Ordering::Relaxed);
+        let message = Message::Progress(message);
+        self.is_gone |= send(self.sender, message, None, &mut wanted).is_err();
     }
 }
 
@@ -701,5 +727,21 @@ mod tests {
         let (late, asked) = told(1);
         assert!(asked <= 2, "{asked}");
         assert!(late.unwrap_err().contains("did not answer for"));
+    }
+
+    #[test]
+    fn a_trainer_sees_signs_of_life_while_there_is_nothing_to_report() {
+        let (worker, mut trainer) = Connection::<wire::ToTrainer, wire::ToWorker>::pair().unwrap();
+        let (sender, _receiver) = worker.split();
+        let (stop, begun) = (AtomicBool::new(false), Instant::now());
+        let mut notes = Notes::new(&stop, &sender, &wire::Hello::default());
+        // Many quick calls in a row: none of them waits long enough for a note.
+        while begun.elapsed() <= 2 * NOTE_EVERY {
+            assert!(notes.wait(""));
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert!(notes.since.is_none() && notes.told.is_none());
+        let (message, _) = trainer.recv(Duration::ZERO).unwrap().unwrap();
+        assert_eq!(message.message, Some(Message::Progress(wire::Progress::default())));
     }
 }
