@@ -63,7 +63,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["plan", "tfrecord", "proto", "tls", "handoff", "socket", "pipeline", "source", "reader"],
     ),
     ("client", &["plan", "tfrecord", "proto", "handoff", "socket", "pipeline", "source", "reader"]),
-    ("embedded", &["plan", "proto", "scheduler", "reader", "client"]),
+    ("embedded", &["client"]),
     ("cluster", &["proto", "source", "reader", "agent", "embedded"]),
     ("dataset-tools", &["plan", "tfrecord", "image", "source", "client"]),
     (

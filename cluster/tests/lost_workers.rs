@@ -120,8 +120,7 @@ fn beside(ends: Ends, fallback: bool, trainer: impl FnOnce(Loader)) -> usize {
             shuffle: false,
             ..LoaderOptions::default()
         };
-        let nobody = Box::new(|| panic!("a cluster has its own control"));
-        trainer(Loader::open(options, nobody, &mut |_| true).unwrap());
+        trainer(Loader::open(options, &mut |_| true).unwrap());
         listener.stop();
     });
     starts.into_inner()

@@ -7,11 +7,6 @@
 //! Start at [`open`].
 #![forbid(unsafe_code)]
 
-mod control;
-
-use std::sync::Arc;
-
-pub use control::LocalControl;
 pub use shardfeed_client::{
     Account, BatchParts, CacheChoice, CacheOptions, ClusterOptions, ClusterPort, Commit, Contents,
     CorruptBudget, Dataset, DatasetRequest, Delivered, Delivery, DoubtPolicy, EncodedSpec,
@@ -29,5 +24,5 @@ pub fn open(
     options: LoaderOptions,
     progress: &mut dyn FnMut(&OpenProgress) -> bool,
 ) -> Result<Loader, LoadError> {
-    Loader::open(options, Box::new(|| Arc::new(LocalControl::default())), progress)
+    Loader::open(options, progress)
 }

@@ -32,7 +32,6 @@ mod loader;
 pub use cluster_port::{ClusterPort, InProcessWorker, Joined};
 pub use contents::{Contents, ShardRow};
 pub use link::connect::default_worker_socket;
-pub use link::exchange::ControlOf;
 pub use loader::{Commit, Loader, LoaderStats, Offered};
 pub use mixture::check_stages;
 pub use options::{

@@ -1,5 +1,6 @@
 //! Source of a rank's batches: this process or a cluster.
 
+mod alone;
 mod cluster;
 pub(crate) mod connect;
 pub(crate) mod exchange;
@@ -20,7 +21,7 @@ use shardfeed_source::{LoadError, OnProgress, OpenProgress, ScanProgress};
 use crate::contents::Contents;
 use crate::request;
 use cluster::Cluster;
-use exchange::{ControlOf, Event, InHand, Setting};
+use exchange::{Event, InHand, Setting};
 use in_process_link::InProcessLink;
 
 /// Source of a rank's batches. The defaults are those of a link that is closed.
@@ -101,10 +102,8 @@ pub(crate) struct LinkReport {
 }
 
 /// Opens the dataset in the cluster of the options, or in this process.
-/// - `control_of`: makes the control of a loader without a cluster.
 pub(crate) fn open(
     mut setting: Setting,
-    control_of: ControlOf,
     progress: OnProgress<'_>,
 ) -> Result<(Box<dyn Link>, Contents), LoadError> {
     if setting.options.cluster.is_some() {
@@ -116,7 +115,7 @@ pub(crate) fn open(
     let mut scanning = |scan: ScanProgress| progress(&OpenProgress { note: String::new(), scan });
     let dataset = request::open_all(options, &setting.requests, &mut scanning)?;
     let contents = Contents::of("", options.file_rules(), &dataset);
-    let link = InProcessLink::embedded(setting, control_of, Arc::new(dataset));
+    let link = InProcessLink::alone(setting, Arc::new(dataset));
     Ok((Box::new(link), contents))
 }
 

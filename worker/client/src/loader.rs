@@ -19,7 +19,7 @@ use uuid::Uuid;
 use crate::contents::Contents;
 use crate::course::{Course, course_at, plan_at};
 use crate::ledger::Ledger;
-use crate::link::exchange::{ControlOf, Setting};
+use crate::link::exchange::Setting;
 use crate::link::{self, Closed, Link, LinkReport};
 use crate::mixture;
 use crate::options::{LoaderOptions, interleave_default};
@@ -31,7 +31,11 @@ use crate::spec_in_state;
 use crate::timeline::Timeline;
 use entry::Entry;
 use held::Held;
+
 pub use held::{Commit, Offered};
+
+/// Maximum bytes of a job's name, as for the coordinators.
+const JOB_BYTES_MAX: usize = 200;
 
 /// Loader of one rank's batches, epoch after epoch.
 pub struct Loader {
@@ -98,15 +102,10 @@ pub struct LoaderStats {
 
 impl Loader {
     /// Finds and indexes the files and starts at the beginning of epoch 0.
-    /// - `control_of`: makes the control of a loader without a cluster.
     /// - `progress`: called while files are indexed or the loader waits; returning `false` cancels.
     ///
     /// # Errors  See [`LoadError`].
-    pub fn open(
-        options: LoaderOptions,
-        control_of: ControlOf,
-        progress: OnProgress<'_>,
-    ) -> Result<Self, LoadError> {
+    pub fn open(options: LoaderOptions, progress: OnProgress<'_>) -> Result<Self, LoadError> {
         if options.limit == Some(0) {
             return Err(LoadError::Option("limit must be at least 1, or None for no limit".into()));
         }
@@ -145,7 +144,7 @@ impl Loader {
             with_samples,
             requests: requests.clone(),
         };
-        let (mut link, contents) = link::open(setting, control_of, progress)?;
+        let (mut link, contents) = link::open(setting, progress)?;
         let schemas = DatasetRequest::schemas(&requests, contents.mixed.as_deref())?;
         let identity = identity(&options, &contents, (&schema, &*record_spec), lanes);
         let cursor = Cursor::new(identity, start)?;
@@ -587,6 +586,9 @@ fn job_name(
     identity: &JobIdentity,
 ) -> Result<String, LoadError> {
     if let Some(name) = &options.job {
+        if options.cluster.is_none() {
+            check_alone(name)?;
+        }
         return Ok(name.clone());
     }
     let Some(cluster) = &options.cluster else {
@@ -602,6 +604,21 @@ fn job_name(
             options.world_size
         ))),
     }
+}
+
+/// Rejects a job name that no coordinator would accept; in a cluster the coordinators do.
+fn check_alone(name: &str) -> Result<(), LoadError> {
+    let reason = match name.len() {
+        0 => "is empty".to_owned(),
+        length if length > JOB_BYTES_MAX => {
+            format!("has {length} bytes; at most {JOB_BYTES_MAX} are allowed")
+        }
+        _ if name.chars().any(char::is_control) => {
+            format!("{name:?} has characters that cannot be printed")
+        }
+        _ => return Ok(()),
+    };
+    Err(LoadError::Option(format!("the job's name {reason}")))
 }
 
 #[cfg(test)]

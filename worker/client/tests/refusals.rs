@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,8 +12,7 @@ use shardfeed_client::{
     worker_answers,
 };
 use shardfeed_pipeline::ParseSpec;
-use shardfeed_plan::{Corrupt, LoaderState, Mode, Tail};
-use shardfeed_reader::{Control, ControlError, JobSpec, Lease, LeaseRequest, Waiting};
+use shardfeed_plan::{Corrupt, Mode, Tail};
 use shardfeed_socket::{ListenOptions, Listener};
 use shardfeed_tfrecord::example::{DType, Feature, FeatureSpec};
 use shardfeed_tfrecord::{Compression, create};
@@ -23,8 +21,7 @@ type Progress<'a> = &'a mut dyn FnMut(&OpenProgress) -> bool;
 
 /// Returns the error about options that are rejected before any lease is requested.
 fn refused(options: LoaderOptions) -> String {
-    let nobody = Box::new(|| panic!("it was to be refused before"));
-    Loader::open(options, nobody, &mut |_| true).map(drop).unwrap_err().to_string()
+    Loader::open(options, &mut |_| true).map(drop).unwrap_err().to_string()
 }
 
 fn of_file(path: &Path) -> LoaderOptions {
@@ -109,48 +106,8 @@ fn every_refused_option_says_why_and_what_to_pass() {
     );
 }
 
-/// Grants every request of the single rank.
-struct Alone;
-
-impl Control for Alone {
-    fn register(&self, _job: &JobSpec, _waiting: Waiting<'_>) -> Result<(), ControlError> {
-        Ok(())
-    }
-
-    fn lease(&self, request: &LeaseRequest, _waiting: Waiting<'_>) -> Result<Lease, ControlError> {
-        Ok(Lease {
-            job: request.job.as_str().into(),
-            generation: 0,
-            rank: request.rank,
-            fencing: 1,
-            serial: 1,
-            mixture: None,
-            epoch: request.at.epoch,
-            segments: request.at.segments.clone(),
-        })
-    }
-
-    fn check(&self, _lease: &Lease) -> Result<(), ControlError> {
-        Ok(())
-    }
-
-    fn report(&self, _lease: &Lease, _epoch: u64, _step: u64) -> Result<(), ControlError> {
-        Ok(())
-    }
-
-    fn release(&self, _lease: &Lease, _is_told: bool) {}
-
-    fn latest(
-        &self,
-        _job: &str,
-        _waiting: Waiting<'_>,
-    ) -> Result<Option<LoaderState>, ControlError> {
-        Ok(None)
-    }
-}
-
 fn open(options: LoaderOptions) -> Result<Loader, LoadError> {
-    Loader::open(options, Box::new(|| Arc::new(Alone)), &mut |_| true)
+    Loader::open(options, &mut |_| true)
 }
 
 /// Returns the error that ends an epoch.
@@ -288,6 +245,25 @@ fn a_file_that_changed_since_it_was_indexed_is_told_with_both_looks() {
             "DIR/a: changed after it was indexed (96 bytes, modified at TIME s; now it is gone); \
              leave the files of a dataset alone while it is read, and create the loader again to \
              reindex it",
+        ]
+    );
+}
+
+#[test]
+fn a_job_has_a_name_that_a_coordinator_would_accept() {
+    let folder = tempfile::tempdir().unwrap();
+    shard(&folder.path().join("a"), 4);
+    let said = ["", "a\nb", &"x".repeat(201), "train"].map(|job| {
+        let options = LoaderOptions { job: Some(job.into()), ..of_file(&folder.path().join("a")) };
+        open(options).map(drop).map_err(|error| error.to_string())
+    });
+    assert_eq!(
+        said,
+        [
+            Err("the job's name is empty".to_owned()),
+            Err("the job's name \"a\\nb\" has characters that cannot be printed".to_owned()),
+            Err("the job's name has 201 bytes; at most 200 are allowed".to_owned()),
+            Ok(()),
         ]
     );
 }

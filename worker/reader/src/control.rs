@@ -1,5 +1,5 @@
-//! The port to the component that assigns work: a coordinator over gRPC, or the local control in
-//! this process.
+//! The port to the component that assigns work: a coordinator over gRPC; without a cluster, the
+//! loader itself.
 
 mod account;
 mod lease_time;

@@ -1,8 +1,8 @@
 //! The batches of one rank: planned, read ahead, assembled and kept in sequence.
 //!
 //! It must never decide an order or an assignment: the order comes from `shardfeed-plan`, and
-//! assignments come through the [`Control`] port, from a coordinator or, within one process, from
-//! `shardfeed-embedded`.
+//! assignments come through the [`Control`] port, from a coordinator or, without a cluster, from
+//! `shardfeed-client`.
 //!
 //! Start at [`Prefetch`].
 #![forbid(unsafe_code)]

@@ -1,16 +1,12 @@
 //! Values that a loader and its link exchange.
 
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 
-use shardfeed_reader::{Control, Delivery};
+use shardfeed_reader::Delivery;
 use shardfeed_source::LoadError;
 
 use crate::options::{ClusterOptions, LoaderOptions};
 use crate::request::DatasetRequest;
-
-/// Makes the control of a loader that runs in one process.
-pub type ControlOf = Box<dyn Fn() -> Arc<dyn Control> + Send>;
 
 /// Result of polling the link.
 #[derive(Debug)]

@@ -15,7 +15,8 @@ use shardfeed_source::{Dataset, LoadError, OnProgress, waiting};
 
 use crate::cluster_port::{InProcessWorker, Joined};
 use crate::contents::Contents;
-use crate::link::exchange::{ControlOf, Event, InHand, Setting, in_background};
+use crate::link::alone::Alone;
+use crate::link::exchange::{Event, InHand, Setting, in_background};
 use crate::link::{Link, LinkReport};
 use crate::mixture;
 
@@ -32,16 +33,9 @@ pub(crate) struct InProcessLink {
     phase: Phase,
     /// True if a worker served this rank before, or should have.
     pub(crate) took_over: bool,
-    /// Dropped after `phase`, which releases the rank's lease in the worker's session.
-    place: Place,
-}
-
-/// Component that assigns the work.
-enum Place {
-    /// No cluster; makes a new control for each job that is registered.
-    Alone(ControlOf),
-    /// The cluster, with a worker in this process.
-    Member(Box<dyn InProcessWorker>),
+    /// Worker of the cluster in this process; `None`: there is no cluster. Dropped after `phase`,
+    /// which releases the rank's lease in the worker's session.
+    worker: Option<Box<dyn InProcessWorker>>,
 }
 
 enum Phase {
@@ -65,8 +59,8 @@ struct Running {
 
 impl InProcessLink {
     /// Creates a link to this process without a cluster.
-    pub(crate) fn embedded(setting: Setting, control_of: ControlOf, dataset: Arc<Dataset>) -> Self {
-        Self::new(setting, control_of(), dataset, Place::Alone(control_of))
+    pub(crate) fn alone(setting: Setting, dataset: Arc<Dataset>) -> Self {
+        Self::new(setting, Arc::new(Alone), dataset, None)
     }
 
     /// Creates a link to this process as `worker`.
@@ -75,7 +69,7 @@ impl InProcessLink {
         worker: Box<dyn InProcessWorker>,
         dataset: Arc<Dataset>,
     ) -> Self {
-        Self::new(setting, worker.control(), dataset, Place::Member(worker))
+        Self::new(setting, worker.control(), dataset, Some(worker))
     }
 
     /// Becomes a worker: registers the datasets and scans for them, as any other worker does.
@@ -99,12 +93,12 @@ impl InProcessLink {
         setting: Setting,
         control: Arc<dyn Control>,
         dataset: Arc<Dataset>,
-        place: Place,
+        worker: Option<Box<dyn InProcessWorker>>,
     ) -> Self {
         let ahead = setting.options.prefetch.unwrap_or(PREFETCH_START);
         let (slots, took_over) = (SlotPool::new(ahead + SLOTS_BEYOND_PREFETCH), false);
         let (job, phase) = (None, Phase::Idle);
-        Self { setting, control, dataset, job, slots, phase, took_over, place }
+        Self { setting, control, dataset, job, slots, phase, took_over, worker }
     }
 
     /// Sets a job that the control already knows.
@@ -139,7 +133,7 @@ impl InProcessLink {
 
     /// Reports the batches ahead and the time breakdown to a cluster.
     fn report_ahead(&self) {
-        if let (Place::Member(_), Phase::Running(running)) = (&self.place, &self.phase) {
+        if let (Some(_), Phase::Running(running)) = (&self.worker, &self.phase) {
             running.reader.report(&[]);
         }
     }
@@ -207,10 +201,6 @@ impl InProcessLink {
 
 impl Link for InProcessLink {
     fn register(&mut self, job: &JobSpec, progress: OnProgress<'_>) -> Result<(), LoadError> {
-        if let Place::Alone(control_of) = &self.place {
-            // Only this loader uses it: each registration begins with a new control.
-            self.control = control_of();
-        }
         self.control.register(job, &mut waiting(progress))?;
         self.take_job(job);
         Ok(())
@@ -224,7 +214,7 @@ impl Link for InProcessLink {
         let running = match &mut self.phase {
             Phase::Idle => {
                 let position = position(0)?;
-                if let Place::Alone(_) = self.place {
+                if self.worker.is_none() {
                     // A control in this process answers at once.
                     let running = self.start(position)(&mut |_| true)?;
                     return Ok(self.started(running));
@@ -311,7 +301,7 @@ impl Link for InProcessLink {
         job: &JobSpec,
         progress: OnProgress<'_>,
     ) -> Result<Option<LoaderState>, LoadError> {
-        if let Place::Alone(_) = self.place {
+        if self.worker.is_none() {
             let message = "resume=\"latest\" needs a coordinator; pass a state_dict()";
             return Err(LoadError::Option(message.into()));
         }
@@ -319,10 +309,7 @@ impl Link for InProcessLink {
     }
 
     fn report(&self) -> LinkReport {
-        let cluster_id = match &self.place {
-            Place::Alone(_) => None,
-            Place::Member(worker) => worker.cluster_id(),
-        };
+        let cluster_id = self.worker.as_ref().and_then(|worker| worker.cluster_id());
         let stats = self.running().map(|running| running.reader.prefetch.stats());
         LinkReport { cluster_id, stats, copied: 0, source: "in process".into() }
     }
