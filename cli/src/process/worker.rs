@@ -331,7 +331,7 @@ pub(super) fn options(config: &WorkerConfig) -> Result<WorkerOptions> {
         host,
         coordinator,
         socket: config.socket.clone().unwrap_or_else(default_worker_socket),
-        listen: ListenOptions { gid: config.socket_gid, allow, ..ListenOptions::default() },
+        listen: ListenOptions { gid: config.socket_gid, allow },
         memory_budget_bytes: config.memory_budget.map_or_else(default_budget_bytes, Bytes::get),
         threads: config.threads.map(NonZeroUsize::get),
         cache: CacheOptions {

@@ -20,7 +20,7 @@ use shardfeed_proto::trainer::v1::to_trainer::Message;
 use shardfeed_proto::trainer::v1::to_worker::Message as Ask;
 use shardfeed_proto::{ErrorKind, WireError, identity_to};
 use shardfeed_reader::EncodedSpec;
-use shardfeed_socket::{ConnectOptions, Connection, ListenOptions, connect};
+use shardfeed_socket::{Connection, ListenOptions, connect};
 use shardfeed_source::CacheChoice;
 use tonic::body::Body;
 use tonic::codegen::{BoxFuture, Service, http};
@@ -128,8 +128,7 @@ fn hear(trainer: &mut Trainer) -> Message {
 }
 
 fn greet(path: &Path) -> (Trainer, Message) {
-    let options = ConnectOptions { timeout: PATIENCE, ..ConnectOptions::default() };
-    let mut made: Trainer = connect(path, &options).unwrap();
+    let mut made: Trainer = connect(path, PATIENCE).unwrap();
     let hello = Ask::Hello(trainer::Hello::default());
     made.send(&trainer::ToWorker { message: Some(hello), ..Default::default() }, None).unwrap();
     let said = hear(&mut made);
@@ -272,8 +271,7 @@ fn a_job_of_another_pixel_contract_is_refused_by_name() {
 fn a_trainer_that_asks_out_of_turn_is_told_so() {
     let sessions = Sessions::default();
     let started = start(&sessions);
-    let options = ConnectOptions { timeout: PATIENCE, ..ConnectOptions::default() };
-    let mut made: Trainer = connect(&started.socket, &options).unwrap();
+    let mut made: Trainer = connect(&started.socket, PATIENCE).unwrap();
     let mut refused = |message: Option<Ask>| {
         made.send(&trainer::ToWorker { message, ..Default::default() }, None).unwrap();
         let Message::Failed(failed) = hear(&mut made) else { panic!("it is not refused") };

@@ -7,7 +7,7 @@ use shardfeed_proto::trainer::v1 as wire;
 use shardfeed_proto::trainer::v1::to_trainer::Message;
 use shardfeed_proto::trainer::v1::to_worker::Message as Ask;
 use shardfeed_proto::{ErrorKind, WireError};
-use shardfeed_socket::{ConnectError, ConnectOptions, connect};
+use shardfeed_socket::{ConnectError, connect};
 use shardfeed_source::{LoadError, OnProgress, trace};
 use uuid::Uuid;
 
@@ -92,8 +92,7 @@ fn greet(
     timeout: Duration,
     progress: OnProgress<'_>,
 ) -> Result<WorkerLink, LoadError> {
-    let options = ConnectOptions { timeout, ..ConnectOptions::default() };
-    let connection = connect(socket, &options).map_err(|error| match error {
+    let connection = connect(socket, timeout).map_err(|error| match error {
         ConnectError::Forbidden { .. } => LoadError::Denied(error.to_string()),
         error => WireError::new(ErrorKind::Unreachable, error.to_string()).into(),
     })?;

@@ -16,19 +16,6 @@ use crate::peer::Peer;
 use crate::preamble::{HandshakeError, Versions, exchange};
 use crate::socket_path::{SOCKET_PATH_BYTES_MAX, is_too_long};
 
-#[derive(Clone, Copy, Debug)]
-pub struct ConnectOptions {
-    /// Maximum time for the worker's answer; a busy one answers in milliseconds.
-    pub timeout: Duration,
-    pub versions: Versions,
-}
-
-impl Default for ConnectOptions {
-    fn default() -> Self {
-        Self { timeout: Duration::from_secs(5), versions: Versions::OURS }
-    }
-}
-
 /// Reason why there is no connection to the worker at `path`.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
@@ -75,27 +62,28 @@ pub enum ConnectError {
 }
 
 /// Connects to the worker that listens at `path`.
+/// - `timeout`: maximum time for the worker's answer; a busy one answers in milliseconds.
 pub fn connect<Out, In>(
     path: &Path,
-    options: &ConnectOptions,
+    timeout: Duration,
 ) -> Result<Connection<Out, In>, ConnectError> {
     let begun = Instant::now();
     if is_too_long(path) {
         let bytes = path.as_os_str().len();
         return Err(ConnectError::PathTooLong { path: path.into(), bytes });
     }
-    let socket = open(path, options.timeout)?;
+    let socket = open(path, timeout)?;
     let system = |source| ConnectError::Io { path: path.into(), source };
     let peer = Peer::of(&socket).map_err(system)?;
     let is_owner = || fs::metadata(path).is_ok_and(|metadata| metadata.uid() == peer.uid);
     if !peer.is_us_or_root() && !is_owner() {
         return Err(ConnectError::Foreign { path: path.into(), peer });
     }
-    let left = options.timeout.saturating_sub(begun.elapsed());
-    let version = exchange(socket.as_fd(), options.versions, left).map_err(|error| {
+    let left = timeout.saturating_sub(begun.elapsed());
+    exchange(socket.as_fd(), left).map_err(|error| {
         let path = path.into();
         match error {
-            HandshakeError::Silent { .. } => ConnectError::Silent { path, waited: options.timeout },
+            HandshakeError::Silent { .. } => ConnectError::Silent { path, waited: timeout },
             HandshakeError::Closed => ConnectError::Closed { path },
             HandshakeError::NotShardfeed { began_with } => {
                 ConnectError::NotShardfeed { path, began_with }
@@ -106,7 +94,7 @@ pub fn connect<Out, In>(
             HandshakeError::Io { source } => ConnectError::Io { path, source },
         }
     })?;
-    Ok(Connection::new(socket, peer, version))
+    Ok(Connection::new(socket))
 }
 
 fn open(path: &Path, timeout: Duration) -> Result<OwnedFd, ConnectError> {

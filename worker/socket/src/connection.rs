@@ -9,8 +9,6 @@ use prost::Message;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::error::SocketError;
-use crate::peer::Peer;
-use crate::preamble::Versions;
 use crate::receiver::Receiver;
 use crate::sender::Sender;
 
@@ -21,15 +19,13 @@ use crate::sender::Sender;
 pub struct Connection<Out, In> {
     sender: Sender<Out>,
     receiver: Receiver<In>,
-    peer: Peer,
-    version: u8,
 }
 
 impl<Out, In> Connection<Out, In> {
-    pub(crate) fn new(socket: OwnedFd, peer: Peer, version: u8) -> Self {
+    pub(crate) fn new(socket: OwnedFd) -> Self {
         let socket = Arc::new(socket);
         let sender = Sender::new(Arc::clone(&socket));
-        Self { sender, receiver: Receiver::new(socket), peer, version }
+        Self { sender, receiver: Receiver::new(socket) }
     }
 
     /// Creates two connected ends in this process, for tests and measurements.
@@ -38,19 +34,7 @@ impl<Out, In> Connection<Out, In> {
     pub fn pair() -> io::Result<(Self, Connection<In, Out>)> {
         let (unix, stream) = (AddressFamily::UNIX, SocketType::STREAM);
         let (one, other) = socketpair(unix, stream, SocketFlags::CLOEXEC, None)?;
-        let peer = Peer::of(&one)?;
-        let version = Versions::OURS.max;
-        Ok((Self::new(one, peer, version), Connection::new(other, peer, version)))
-    }
-
-    /// Process that connected or, on the connecting side, listens.
-    pub fn peer(&self) -> Peer {
-        self.peer
-    }
-
-    /// Highest version that both sides support.
-    pub fn version(&self) -> u8 {
-        self.version
+        Ok((Self::new(one), Connection::new(other)))
     }
 
     /// Splits the connection into its halves, for two threads.

@@ -4,6 +4,9 @@
 /// limit bounds the memory that a broken peer can make this side allocate.
 pub const FRAME_BYTES_MAX: usize = 4 << 20;
 
+/// Maximum bytes of a buffer that is kept for the next frame; a larger frame gets its own.
+pub(crate) const BUFFER_BYTES: usize = 64 << 10;
+
 /// Bytes of a header: the body's length, u32 little-endian, and a flag in its top bit.
 pub(crate) const HEADER_BYTES: usize = 4;
 

@@ -21,7 +21,7 @@ mod sender;
 mod socket_path;
 mod wire;
 
-pub use connect::{ConnectError, ConnectOptions, connect};
+pub use connect::{ConnectError, connect};
 pub use connection::Connection;
 pub use error::SocketError;
 pub use frame::FRAME_BYTES_MAX;

@@ -18,7 +18,7 @@ use rustix::net::{
 
 use crate::connection::Connection;
 use crate::peer::{Allow, Peer};
-use crate::preamble::{HandshakeError, Versions, exchange};
+use crate::preamble::{HandshakeError, exchange};
 use crate::socket_path::{PathKind, SOCKET_PATH_BYTES_MAX, is_too_long, look};
 use crate::wire::{self, Deadline};
 
@@ -29,19 +29,12 @@ const DIRECTORY_MODE: u32 = 0o750;
 /// Connections that may wait to be accepted: more than a host has trainers.
 const BACKLOG: i32 = 128;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ListenOptions {
     /// Group of the socket, and of its directory if created; `None` leaves it to the system.
     pub gid: Option<u32>,
     /// Processes that are served, of those that can connect.
     pub allow: Allow,
-    pub versions: Versions,
-}
-
-impl Default for ListenOptions {
-    fn default() -> Self {
-        Self { gid: None, allow: Allow::default(), versions: Versions::OURS }
-    }
 }
 
 /// Reason why a worker cannot listen at `path`. Existing files are unchanged.
@@ -97,7 +90,6 @@ pub struct Incoming {
     socket: OwnedFd,
     peer: Peer,
     allowed: bool,
-    versions: Versions,
 }
 
 impl Listener {
@@ -140,8 +132,7 @@ impl Listener {
                 Ok(socket) => {
                     let peer = Peer::of(&socket).map_err(|source| AcceptError::Io { source })?;
                     let allowed = self.options.allow.admits(&peer);
-                    let versions = self.options.versions;
-                    return Ok(Some(Incoming { socket, peer, allowed, versions }));
+                    return Ok(Some(Incoming { socket, peer, allowed }));
                 }
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::AGAIN) if self.stopped.load(Ordering::Acquire) => {
@@ -207,8 +198,8 @@ impl Incoming {
         self,
         timeout: Duration,
     ) -> Result<Connection<Out, In>, HandshakeError> {
-        let version = exchange(self.socket.as_fd(), self.versions, timeout)?;
-        Ok(Connection::new(self.socket, self.peer, version))
+        exchange(self.socket.as_fd(), timeout)?;
+        Ok(Connection::new(self.socket))
     }
 }
 

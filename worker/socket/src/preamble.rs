@@ -27,10 +27,9 @@ impl Versions {
     /// Versions of this build.
     pub const OURS: Self = Self { min: 1, max: 1 };
 
-    /// Highest version that both support.
-    pub fn common(self, other: Self) -> Option<u8> {
-        let highest = self.max.min(other.max);
-        (highest >= self.min.max(other.min)).then_some(highest)
+    /// True if both have a version in common.
+    fn meets(self, other: Self) -> bool {
+        self.min.max(other.min) <= self.max.min(other.max)
     }
 }
 
@@ -64,12 +63,9 @@ pub enum HandshakeError {
     Io { source: io::Error },
 }
 
-/// Sends the preamble and reads the peer's. Returns the version to use.
-pub(crate) fn exchange(
-    socket: BorrowedFd<'_>,
-    ours: Versions,
-    timeout: Duration,
-) -> Result<u8, HandshakeError> {
+/// Sends the preamble, and reads and checks the peer's.
+pub(crate) fn exchange(socket: BorrowedFd<'_>, timeout: Duration) -> Result<(), HandshakeError> {
+    let ours = Versions::OURS;
     let sent = wire::send(socket, &encode(ours), None).map_err(|error| match error {
         SocketError::Io { source, .. } => HandshakeError::Io { source },
         _ => HandshakeError::Closed,
@@ -82,7 +78,7 @@ pub(crate) fn exchange(
         Err(error) => return Err(error),
     }
     let theirs = decode(&read(socket, timeout)?);
-    ours.common(theirs).ok_or(HandshakeError::Version { ours, theirs })
+    if ours.meets(theirs) { Ok(()) } else { Err(HandshakeError::Version { ours, theirs }) }
 }
 
 fn encode(versions: Versions) -> [u8; PREAMBLE_BYTES] {
@@ -129,14 +125,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_highest_common_version_is_used() {
+    fn both_sides_need_a_version_in_common() {
         let versions = |min, max| Versions { min, max };
-        assert_eq!(versions(1, 3).common(versions(2, 5)), Some(3));
-        assert_eq!(versions(2, 5).common(versions(1, 3)), Some(3));
-        assert_eq!(versions(1, 1).common(versions(1, 1)), Some(1));
-        assert_eq!(versions(1, 2).common(versions(3, 4)), None);
+        assert!(versions(1, 3).meets(versions(2, 5)));
+        assert!(versions(2, 5).meets(versions(1, 3)));
+        assert!(versions(1, 1).meets(versions(1, 1)));
+        assert!(!versions(1, 2).meets(versions(3, 4)));
         // An invalid range.
-        assert_eq!(versions(1, 5).common(versions(4, 2)), None);
+        assert!(!versions(1, 5).meets(versions(4, 2)));
     }
 
     #[test]

@@ -69,7 +69,7 @@ impl<In: Message + Default> Receiver<In> {
 
     fn next_message(&mut self) -> Result<Option<(In, Option<OwnedFd>)>, SocketError> {
         loop {
-            if let Some(frame) = self.inbox.take()? {
+            if let Some(frame) = self.inbox.take() {
                 let frame_bytes = frame.body.len();
                 let message = In::decode(frame.body)
                     .map_err(|source| SocketError::Undecodable { frame_bytes, source })?;
@@ -77,7 +77,7 @@ impl<In: Message + Default> Receiver<In> {
             }
             match wire::receive(self.socket.as_fd(), self.inbox.room())? {
                 Received::Nothing => return Ok(None),
-                Received::Bytes { count, descriptor } => self.inbox.received(count, descriptor),
+                Received::Bytes { count, descriptor } => self.inbox.received(count, descriptor)?,
                 Received::End => return Err(SocketError::Closed),
             }
         }

@@ -9,12 +9,11 @@ use prost::Message;
 use rustix::event::PollFlags;
 
 use crate::error::SocketError;
-use crate::frame::{FRAME_BYTES_MAX, FrameHeader};
-use crate::inbox::BUFFER_BYTES;
+use crate::frame::{BUFFER_BYTES, FRAME_BYTES_MAX, FrameHeader};
 use crate::wire::{self, Deadline};
 
-/// Maximum wait of [`Sender::send`] for a peer that does not read, unless changed by
-/// [`set_timeout`](Sender::set_timeout). The socket buffer holds some hundred small frames.
+/// Approximate maximum wait of [`Sender::send`] for a peer that does not read. The socket buffer
+/// holds some hundred small frames.
 pub const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Interval at which [`Sender::send_while`] calls `wanted`.
@@ -37,7 +36,6 @@ struct SharedSender {
 struct SenderState {
     /// Buffer of the frame, kept so that no frame needs an allocation.
     buffer: Vec<u8>,
-    timeout: Duration,
     /// A frame was partially sent: no other frame may follow it.
     cut: bool,
 }
@@ -50,24 +48,11 @@ impl<Out> Clone for Sender<Out> {
 
 impl<Out> Sender<Out> {
     pub(crate) fn new(socket: Arc<OwnedFd>) -> Self {
-        let state = SenderState { buffer: Vec::new(), timeout: SEND_TIMEOUT, cut: false };
+        let state = SenderState { buffer: Vec::new(), cut: false };
         Self {
             shared: Arc::new(SharedSender { socket, state: Mutex::new(state) }),
             message: PhantomData,
         }
-    }
-
-    /// Sets the maximum wait of a frame, for all clones.
-    pub fn set_timeout(&self, timeout: Duration) {
-        self.lock().timeout = timeout;
-    }
-
-    /// Shuts the connection down in both directions.
-    ///
-    /// The peer receives everything that was sent, then the end; a thread that waits in
-    /// [`Receiver::recv`](crate::Receiver::recv) returns.
-    pub fn shutdown(&self) {
-        wire::end(self.shared.socket.as_fd());
     }
 
     fn lock(&self) -> MutexGuard<'_, SenderState> {
@@ -87,13 +72,14 @@ impl<Out: Message> Sender<Out> {
         message: &Out,
         descriptor: Option<BorrowedFd<'_>>,
     ) -> Result<(), SocketError> {
-        let deadline = Deadline::after(self.lock().timeout);
-        self.send_patiently(message, descriptor, &mut SendWait::Until(deadline))
+        let begun = Instant::now();
+        self.send_while(message, descriptor, &mut || begun.elapsed() < SEND_TIMEOUT)
     }
 
     /// As [`send`](Self::send), but waits for a peer that does not read while `wanted` is true.
     ///
-    /// `wanted` is called four times per second. For a peer that may be paused for minutes.
+    /// `wanted` is called four times per second. For a peer that may be paused for minutes. While
+    /// no byte of this frame is sent, waits release the lock, so other threads may send.
     ///
     /// # Errors  See [`SocketError`]: `Stalled` if `wanted` returned false.
     pub fn send_while(
@@ -101,16 +87,6 @@ impl<Out: Message> Sender<Out> {
         message: &Out,
         descriptor: Option<BorrowedFd<'_>>,
         wanted: &mut dyn FnMut() -> bool,
-    ) -> Result<(), SocketError> {
-        self.send_patiently(message, descriptor, &mut SendWait::While(wanted))
-    }
-
-    /// While no byte of this frame is sent, waits release the lock, so other threads may send.
-    fn send_patiently(
-        &self,
-        message: &Out,
-        descriptor: Option<BorrowedFd<'_>>,
-        patience: &mut SendWait<'_>,
     ) -> Result<(), SocketError> {
         let body_bytes = message.encoded_len();
         if body_bytes > FRAME_BYTES_MAX {
@@ -130,14 +106,14 @@ impl<Out: Message> Sender<Out> {
             debug_assert_eq!(state.buffer.len(), header.frame_bytes());
             let sent_bytes = wire::send(socket, &state.buffer, descriptor)?;
             if sent_bytes > 0 {
-                let sent = state.send_rest(socket, sent_bytes, (begun, patience));
+                let sent = state.send_rest(socket, sent_bytes, (begun, wanted));
                 if state.buffer.capacity() > BUFFER_BYTES {
                     state.buffer = Vec::new();
                 }
                 return sent;
             }
             drop(state);
-            if !patience.wait(socket)? {
+            if !wait_to_send(socket, wanted)? {
                 let (waited, frame_bytes) = (begun.elapsed(), header.frame_bytes());
                 return Err(SocketError::Stalled { waited, sent_bytes: 0, frame_bytes });
             }
@@ -145,27 +121,19 @@ impl<Out: Message> Sender<Out> {
     }
 }
 
-/// Policy for waiting for a peer that does not read.
-enum SendWait<'a> {
-    Until(Deadline),
-    While(&'a mut dyn FnMut() -> bool),
-}
-
-impl SendWait<'_> {
-    /// Waits until the socket accepts more; returns false to give up.
-    fn wait(&mut self, socket: BorrowedFd<'_>) -> Result<bool, SocketError> {
-        let failed = |errno| SocketError::io("wait to send", errno);
-        match self {
-            Self::Until(deadline) => wire::wait(socket, PollFlags::OUT, *deadline).map_err(failed),
-            Self::While(wanted) => loop {
-                let slice = Deadline::after(LOOK_EVERY);
-                if wire::wait(socket, PollFlags::OUT, slice).map_err(failed)? {
-                    return Ok(true);
-                }
-                if !wanted() {
-                    return Ok(false);
-                }
-            },
+/// Waits until the socket accepts more; returns false once `wanted` does.
+fn wait_to_send(
+    socket: BorrowedFd<'_>,
+    wanted: &mut dyn FnMut() -> bool,
+) -> Result<bool, SocketError> {
+    loop {
+        let slice = Deadline::after(LOOK_EVERY);
+        let ready = wire::wait(socket, PollFlags::OUT, slice);
+        if ready.map_err(|errno| SocketError::io("wait to send", errno))? {
+            return Ok(true);
+        }
+        if !wanted() {
+            return Ok(false);
         }
     }
 }
@@ -176,11 +144,11 @@ impl SenderState {
         &mut self,
         socket: BorrowedFd<'_>,
         mut sent_bytes: usize,
-        (begun, patience): (Instant, &mut SendWait<'_>),
+        (begun, wanted): (Instant, &mut dyn FnMut() -> bool),
     ) -> Result<(), SocketError> {
         self.cut = true;
         while sent_bytes < self.buffer.len() {
-            let step = match patience.wait(socket) {
+            let step = match wait_to_send(socket, wanted) {
                 Ok(true) => wire::send(socket, &self.buffer[sent_bytes..], None),
                 Ok(false) => {
                     let (waited, frame_bytes) = (begun.elapsed(), self.buffer.len());

@@ -14,14 +14,14 @@ use std::time::Duration;
 
 use common::{Note, Notes, PATIENCE, PREAMBLE, listener, until};
 use shardfeed_socket::{
-    AcceptError, BindError, ConnectError, ConnectOptions, HandshakeError, Incoming, ListenOptions,
-    Listener, SocketError, Versions, connect,
+    AcceptError, BindError, ConnectError, HandshakeError, Incoming, ListenOptions, Listener,
+    SocketError, connect,
 };
 
 const SHORT: Duration = Duration::from_millis(50);
 
 fn dial(path: &Path) -> Result<Notes, ConnectError> {
-    connect(path, &ConnectOptions { timeout: PATIENCE, ..Default::default() })
+    connect(path, PATIENCE)
 }
 
 fn bind(path: &Path) -> Result<Listener, BindError> {
@@ -50,17 +50,15 @@ fn both_sides_find_each_other_and_talk() {
     let trainer = thread::spawn(move || {
         let mut trainer = dial(&path).unwrap();
         trainer.send(&Note::new(1, 10), None).unwrap();
-        (trainer.recv(PATIENCE).unwrap().unwrap().0, trainer.peer(), trainer.version())
+        trainer.recv(PATIENCE).unwrap().unwrap().0
     });
     let incoming = next(&listener);
     assert!(incoming.is_allowed());
+    assert_eq!(incoming.peer().pid, Some(std::process::id()));
     let mut worker: Notes = incoming.handshake(PATIENCE).unwrap();
     assert_eq!(worker.recv(PATIENCE).unwrap().unwrap().0, Note::new(1, 10));
     worker.send(&Note::new(2, 20), None).unwrap();
-    let (answer, peer, version) = trainer.join().unwrap();
-    assert_eq!((answer, version, worker.version()), (Note::new(2, 20), 1, 1));
-    assert_eq!(peer, worker.peer());
-    assert_eq!(peer.pid, Some(std::process::id()));
+    assert_eq!(trainer.join().unwrap(), Note::new(2, 20));
 }
 
 #[test]
@@ -258,16 +256,15 @@ fn a_worker_that_says_nothing_is_silent_accepted_or_not() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("silent.sock");
     let other = UnixListener::bind(&path).unwrap();
-    let short = ConnectOptions { timeout: SHORT, ..Default::default() };
     let silent = |result: Result<Notes, ConnectError>| {
         assert!(matches!(result, Err(ConnectError::Silent { waited: SHORT, .. })), "{result:?}");
     };
-    silent(connect(&path, &short));
+    silent(connect(&path, SHORT));
     // Until its queue is full.
     rustix::net::listen(&other, 0).unwrap();
-    let _queued: Vec<_> = (0..2).map(|_| connect::<Note, Note>(&path, &short)).collect();
+    let _queued: Vec<_> = (0..2).map(|_| connect::<Note, Note>(&path, SHORT)).collect();
     let said: [&dyn std::fmt::Display; 2] =
-        [&connect::<Note, Note>(&path, &short).unwrap_err(), &bind(&path).unwrap_err()];
+        [&connect::<Note, Note>(&path, SHORT).unwrap_err(), &bind(&path).unwrap_err()];
     assert_eq!(
         told(&said, directory.path()),
         [
@@ -304,32 +301,41 @@ fn a_stranger_at_the_workers_socket_is_told_apart() {
     assert_eq!(error.to_string(), said);
 }
 
+/// Preamble of a side with these versions.
+fn preamble(min: u8, max: u8) -> [u8; 16] {
+    let mut bytes = *PREAMBLE;
+    (bytes[9], bytes[10]) = (min, max);
+    bytes
+}
+
 #[test]
-fn versions_meet_at_the_highest_or_are_told() {
+fn both_sides_have_a_version_in_common_or_are_told() {
     let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("worker.sock");
-    let shake = |ours: Versions, theirs: Versions| {
-        let options = ListenOptions { versions: theirs, ..Default::default() };
-        let listener = Listener::bind(&path, options).unwrap();
+    let listener = listener(directory.path());
+    let accepted = |min, max| {
+        let mut trainer = UnixStream::connect(listener.path()).unwrap();
+        trainer.write_all(&preamble(min, max)).unwrap();
+        next(&listener).handshake::<Note, Note>(PATIENCE)
+    };
+    let path = directory.path().join("other.sock");
+    let other = UnixListener::bind(&path).unwrap();
+    let connected = |min, max| {
         thread::scope(|scope| {
-            let accepting = scope.spawn(|| next(&listener).handshake::<Note, Note>(PATIENCE));
-            let options = ConnectOptions { timeout: PATIENCE, versions: ours };
-            let trainer = connect::<Note, Note>(&path, &options);
-            (trainer, accepting.join().unwrap())
+            let dialing = scope.spawn(|| dial(&path));
+            let (mut worker, _) = other.accept().unwrap();
+            worker.write_all(&preamble(min, max)).unwrap();
+            dialing.join().unwrap()
         })
     };
-    let versions = |min, max| Versions { min, max };
-    let (trainer, worker) = shake(versions(1, 4), versions(2, 3));
-    assert_eq!((trainer.unwrap().version(), worker.unwrap().version()), (3, 3));
-    let (trainer, worker) = shake(versions(3, 4), versions(1, 2));
-    let (trainer, worker) = (trainer.unwrap_err(), worker.unwrap_err());
+    accepted(1, 4).unwrap();
+    connected(0, 3).unwrap();
     assert_eq!(
-        told(&[&trainer, &worker], directory.path()),
+        told(&[&connected(2, 3).unwrap_err(), &accepted(3, 3).unwrap_err()], directory.path()),
         [
-            "the worker at DIR/worker.sock speaks versions 1 to 2 of the trainer protocol, this \
-             side versions 3 to 4: upgrade the older one",
-            "the other side speaks versions 3 to 4 of the trainer protocol, this side versions 1 \
-             to 2: upgrade the older one",
+            "the worker at DIR/other.sock speaks versions 2 to 3 of the trainer protocol, this \
+             side version 1: upgrade the older one",
+            "the other side speaks version 3 of the trainer protocol, this side version 1: \
+             upgrade the older one",
         ]
     );
 }

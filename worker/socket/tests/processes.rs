@@ -13,9 +13,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use common::{Note, Notes, PATIENCE, listener, number_in, numbered_file};
-use shardfeed_socket::{
-    ConnectError, ConnectOptions, ListenOptions, Listener, SocketError, connect,
-};
+use shardfeed_socket::{BindError, ConnectError, ListenOptions, Listener, SocketError, connect};
 
 const PART: &str = "SHARDFEED_SOCKET_TEST_PART";
 const SOCKET: &str = "SHARDFEED_SOCKET_TEST_PATH";
@@ -23,7 +21,7 @@ const SOCKET: &str = "SHARDFEED_SOCKET_TEST_PATH";
 const NOBODY: u32 = 65_534;
 
 fn dial(path: &Path) -> Result<Notes, ConnectError> {
-    connect(path, &ConnectOptions { timeout: PATIENCE, ..Default::default() })
+    connect(path, PATIENCE)
 }
 
 struct Player {
@@ -83,8 +81,11 @@ fn plays_its_part() {
     match part.as_str() {
         "send for ever" => send_for_ever(&path),
         "connect" => say(format!("RESULT {}\n", dial(&path).unwrap_err()).as_bytes()),
-        "connect and print the peer" => {
-            say(format!("PEER {:?}\n", dial(&path).unwrap().peer().pid).as_bytes());
+        "listen and print the peer" => {
+            let listener = Listener::bind(&path, ListenOptions::default()).unwrap();
+            say(b"LISTENS\n");
+            let incoming = listener.accept(PATIENCE).unwrap().unwrap();
+            say(format!("PEER {:?}\n", incoming.peer().pid).as_bytes());
         }
         "listen" => {
             let _listener = Listener::bind(&path, ListenOptions::default()).unwrap();
@@ -202,11 +203,11 @@ fn a_worker_of_another_user_is_trusted_only_at_its_own_file() {
     let path = directory.path().join("worker.sock");
     let mut player = Player::start("listen", &path, Some(NOBODY));
     player.line("LISTENS");
-    let short = ConnectOptions { timeout: Duration::from_millis(50), ..Default::default() };
-    let error = connect::<Note, Note>(&path, &short).unwrap_err();
+    let short = Duration::from_millis(50);
+    let error = connect::<Note, Note>(&path, short).unwrap_err();
     assert!(matches!(error, ConnectError::Silent { .. }), "{error}");
     chown(&path, Some(NOBODY - 1), None).unwrap();
-    let error = connect::<Note, Note>(&path, &short).unwrap_err();
+    let error = connect::<Note, Note>(&path, short).unwrap_err();
     let ConnectError::Foreign { peer, .. } = error else { panic!("{error}") };
     assert_eq!(
         error.to_string(),
@@ -221,18 +222,20 @@ fn a_worker_of_another_user_is_trusted_only_at_its_own_file() {
 }
 
 #[test]
-fn a_worker_whose_processes_are_not_seen_has_no_pid() {
+fn a_peer_whose_processes_are_not_seen_has_no_pid() {
     // Only root can create a namespace, with a program of util-linux.
     let by = Path::new("/usr/bin/unshare");
     let (Some(directory), true) = (for_everyone(), by.exists()) else {
         return;
     };
-    let listener = listener(directory.path());
+    let path = directory.path().join("worker.sock");
     let mut command = Command::new(by);
     command.args(["--pid", "--fork", "--kill-child"]).arg(std::env::current_exe().unwrap());
-    let mut player = Player::start_by(command, "connect and print the peer", listener.path(), None);
-    let incoming = listener.accept(PATIENCE).unwrap().unwrap();
-    assert!(incoming.peer().pid.is_some(), "the outer namespace sees the inner one");
-    let _connection: Notes = incoming.handshake(PATIENCE).unwrap();
+    let mut player = Player::start_by(command, "listen and print the peer", &path, None);
+    player.line("LISTENS");
+    let live = Listener::bind(&path, ListenOptions::default()).unwrap_err();
+    let is_seen = matches!(live, BindError::Live { pid: Some(_), .. });
+    assert!(is_seen, "the outer namespace sees the inner one: {live:?}");
+    // The second bind was a connection.
     assert_eq!(player.line("PEER"), "None");
 }

@@ -11,7 +11,7 @@ use shardfeed_proto::trainer::v1::to_trainer::Message;
 use shardfeed_proto::trainer::v1::to_worker::Message as Ask;
 use shardfeed_proto::{ErrorKind, WireError, digest_from, identity_to, mixture_to};
 use shardfeed_reader::{JobSpec, traced};
-use shardfeed_socket::{ConnectError, ConnectOptions, connect};
+use shardfeed_socket::{ConnectError, connect};
 use shardfeed_source::{
     CountedFile, DamagedRecord, FileRules, HeldMap, LeftOut, LoadError, OnProgress, SampleMap,
     SampleMaps, absolute_pattern, waiting,
@@ -73,8 +73,7 @@ pub(crate) fn greet(
     progress: OnProgress<'_>,
 ) -> Result<(WorkerLink, Contents), Unavailable> {
     let _operation = traced::enter("connect", None);
-    let options = ConnectOptions { timeout: HANDSHAKE, ..ConnectOptions::default() };
-    let connection = connect(path, &options)?;
+    let connection = connect(path, HANDSHAKE)?;
     let options = &setting.options;
     let cluster = setting.cluster();
     let hello = wire::Hello {

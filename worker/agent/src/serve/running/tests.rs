@@ -145,8 +145,6 @@ fn serve_ahead(
     };
     let (worker, trainer) = Connection::pair().unwrap();
     let (sender, _) = worker.split();
-    // A wait that outlasts the trainer is detected at once.
-    sender.set_timeout(Duration::ZERO);
     let peer = Peer { pid: None, uid: 0, gid: 0 };
     let rank = LeaseGuard::new(Arc::new(Faulty(fault)), lease());
     let prefetch = Prefetch::start(Assignment::Planned(plan_of), options).unwrap();
