@@ -199,9 +199,10 @@ impl Audit {
         let (mut entries, mut more) = (Vec::new(), false);
         for kind in [AuditFile::Done, AuditFile::Denied] {
             let (found, earlier) = last(self.disk.as_ref(), kind, most, is_meant)?;
-            entries.extend(found);
+            entries.extend(found.into_iter().rev());
             more |= earlier;
         }
+        // Stable: entries of one millisecond keep the order in which they were written.
         entries.sort_by_key(|entry: &Entry| entry.at_ms);
         let too_many = entries.len().saturating_sub(most);
         more |= too_many > 0;
@@ -210,7 +211,7 @@ impl Audit {
     }
 }
 
-/// Returns the last matching entries of a kind, and whether there are earlier ones.
+/// Returns the last matching entries of a kind, newest first, and whether there are earlier ones.
 fn last(
     disk: &dyn Disk,
     kind: AuditFile,
@@ -385,6 +386,22 @@ mod tests {
         assert_eq!(at(&ListAuditRequest { refused: true, ..asked(0, 9) }), (vec![2], false));
         let bob = ListAuditRequest { principal: "admin:bob".into(), ..asked(0, 9) };
         assert_eq!(at(&bob), (vec![], false));
+    }
+
+    #[test]
+    fn entries_of_one_millisecond_are_listed_as_they_were_written() {
+        let (_home, disk) = disk();
+        let (audit, _) = channel(Arc::clone(&disk), Instant::now());
+        let entries: Vec<Entry> = ["first", "second", "third"]
+            .map(|object| Entry { object: object.to_owned(), ..entry(7, DONE) })
+            .into();
+        append((AuditFile::Done, disk.as_ref()), None, &entries).unwrap();
+        let listed = |most| {
+            let entries = audit.list(&asked(0, most), 7).unwrap().entries;
+            entries.into_iter().map(|entry| entry.object).collect::<Vec<_>>()
+        };
+        assert_eq!(listed(9), ["first", "second", "third"]);
+        assert_eq!(listed(2), ["second", "third"]);
     }
 
     #[test]
