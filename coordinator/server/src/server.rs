@@ -64,7 +64,7 @@ pub const PEER_CALL_TIME_MAX: Duration = Duration::from_secs(60);
 const PING_EVERY: Duration = Duration::from_secs(15);
 const PING_ANSWER_MAX: Duration = Duration::from_secs(15);
 
-/// Maximum time for running calls to end after a stop was requested.
+/// Maximum time for running calls to end after a stop was requested, and then for other tasks.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
 /// Maximum time for a leader that stops to hand over to another node.
@@ -98,8 +98,16 @@ pub struct Running {
     stop: watch::Sender<bool>,
     servers: JoinSet<()>,
     timers: JoinSet<()>,
+    scribes: Scribes,
     /// Connections end when this is dropped.
     _alive: watch::Sender<()>,
+}
+
+/// The audit's writers. They end last: a call is audited when it ends.
+#[derive(Debug, Default)]
+struct Scribes {
+    stop: watch::Sender<bool>,
+    tasks: JoinSet<()>,
 }
 
 impl Coordinator {
@@ -183,14 +191,15 @@ impl Starting {
     /// # Errors  [`StartError`]: the data folder, the log, other nodes. The ports are free then.
     pub async fn open(self) -> Result<Running, StartError> {
         let Self { front, grpc, http, stop, alive, mut servers } = self;
-        let mut timers = JoinSet::new();
-        let entered = come_in(&front, &stop, &mut timers).await;
+        let (mut timers, mut scribes) = (JoinSet::new(), Scribes::default());
+        let entered = come_in(&front, &stop, (&mut timers, &mut scribes)).await;
         if entered.is_err() {
             timers.shutdown().await;
             servers.shutdown().await;
+            scribes.tasks.shutdown().await;
         }
         let core = entered?;
-        let running = Running { core, grpc, http, stop, servers, timers, _alive: alive };
+        let running = Running { core, grpc, http, stop, servers, timers, scribes, _alive: alive };
         running.settle().await;
         let cluster = running.cluster_id();
         let node = running.core.options.node_id;
@@ -203,7 +212,7 @@ impl Starting {
 async fn come_in(
     front: &Arc<Front>,
     stop: &watch::Sender<bool>,
-    timers: &mut JoinSet<()>,
+    (timers, scribes): (&mut JoinSet<()>, &mut Scribes),
 ) -> Result<Arc<Core>, StartError> {
     let disk = disk_of(front, LOG_FOLDER)?;
     let start = bootstrap::decide(front, &disk).await?;
@@ -211,7 +220,7 @@ async fn come_in(
     front.links.of_cluster(node.cluster_id());
     let (asks, batcher) = claim_queue::channel();
     let log = disk_of(front, audit::AUDIT_FOLDER)?;
-    let (log, scribes) = audit::channel(log, front.host.now());
+    let (log, writers) = audit::channel(log, front.host.now());
     let core = match open_core(front, node.clone(), asks, log).await {
         Ok(core) => Arc::new(core),
         Err(error) => {
@@ -225,8 +234,8 @@ async fn come_in(
     timers.spawn(Timers::new(Arc::clone(&core)).run(stopped()));
     timers.spawn(Keeper::new(Arc::clone(&core)).run(stopped()));
     timers.spawn(ClaimBatcher::new(Arc::clone(&core), batcher).run(stopped()));
-    for scribe in scribes {
-        timers.spawn(scribe.run(Arc::clone(&front.host), stopped()));
+    for writer in writers {
+        scribes.tasks.spawn(writer.run(Arc::clone(&front.host), scribes.stop.subscribe()));
     }
     timers.spawn(copies::keep(Arc::clone(&core), stopped()));
     timers.spawn(computing::keep_groups_ready(Arc::clone(&core), stopped()));
@@ -268,17 +277,15 @@ impl Running {
     /// Stops the coordinator in order. When this returns, the data folder and the ports are free.
     ///
     /// A leader hands over to another node; then the coordinator accepts no more calls, lets
-    /// running calls end, writes the last cursors and closes the log.
+    /// running calls end, writes the last cursors, closes the log and writes the last audit entries.
     pub async fn stop(mut self) {
         self.hand_over().await;
         let _ = self.stop.send(true);
-        let ended = tokio::time::timeout(STOP_GRACE, drain(&mut self.servers)).await;
-        if ended.is_err() {
-            tracing::warn!("some calls did not end in time and are cut off");
-            self.servers.shutdown().await;
-        }
-        drain(&mut self.timers).await;
+        drain(&mut self.servers, "calls", STOP_GRACE).await;
+        drain(&mut self.timers, "tasks", STOP_GRACE).await;
         self.core.node.clone().shutdown().await;
+        let _ = self.scribes.stop.send(true);
+        drain(&mut self.scribes.tasks, "writers of the audit", STOP_GRACE).await;
         tracing::info!("coordinator stopped");
     }
 
@@ -323,11 +330,18 @@ impl Running {
     }
 }
 
-async fn drain(tasks: &mut JoinSet<()>) {
-    while let Some(ended) = tasks.join_next().await {
-        if let Err(error) = ended {
-            tracing::error!(%error, "a task of the coordinator died");
+/// Waits for tasks to end, and cuts off those that do not end in time.
+async fn drain(tasks: &mut JoinSet<()>, what: &str, grace: Duration) {
+    let ended = async {
+        while let Some(ended) = tasks.join_next().await {
+            if let Err(error) = ended {
+                tracing::error!(%error, "a task of the coordinator died");
+            }
         }
+    };
+    if tokio::time::timeout(grace, ended).await.is_err() {
+        tracing::warn!("some {what} did not end in time and are cut off");
+        tasks.shutdown().await;
     }
 }
 
@@ -451,4 +465,17 @@ async fn serve_http(front: Arc<Front>, port: Port, stop: watch::Receiver<bool>) 
 async fn told(mut stop: watch::Receiver<bool>) {
     // A dropped sender is a stop, too.
     let _ = stop.wait_for(|stop| *stop).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_stop_does_not_wait_for_a_task_that_never_ends() {
+        let mut tasks = JoinSet::new();
+        tasks.spawn(std::future::pending());
+        drain(&mut tasks, "tasks", Duration::from_millis(1)).await;
+        assert!(tasks.is_empty());
+    }
 }

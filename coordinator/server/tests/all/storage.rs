@@ -4,7 +4,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use expect_test::expect;
 use futures::future::BoxFuture;
@@ -17,27 +18,35 @@ use crate::fixture::{clients, context, eventually, options, refused};
 use crate::http::page;
 use crate::worker::{beat, join};
 
-/// A disk whose writes and syncs fail once it is full.
+/// Faults of a disk, which a test sets.
+#[derive(Debug, Default)]
+struct Faults {
+    /// Writes and syncs fail.
+    full: AtomicBool,
+    /// Time that a sync of a file takes.
+    sync_ms: AtomicU64,
+}
+
 #[derive(Debug)]
-struct Full {
+struct FaultyDisk {
     disk: RealDisk,
-    full: Arc<AtomicBool>,
+    faults: Arc<Faults>,
 }
 
 #[derive(Debug)]
-struct FullFile {
+struct FaultyFile {
     file: Box<dyn DiskFile>,
-    full: Arc<AtomicBool>,
+    faults: Arc<Faults>,
 }
 
-/// A host whose disk is full in one folder, once `full` is set.
+/// A host whose disk has faults in one folder.
 #[derive(Debug)]
-struct FullHost {
+struct FaultyHost {
     folder: &'static str,
-    full: Arc<AtomicBool>,
+    faults: Arc<Faults>,
 }
 
-impl Host for FullHost {
+impl Host for FaultyHost {
     fn now(&self) -> tokio::time::Instant {
         RealHost.now()
     }
@@ -61,7 +70,7 @@ impl Host for FullHost {
     fn disk(&self, folder: &Path) -> io::Result<Arc<dyn Disk>> {
         let disk = RealDisk::new(folder)?;
         Ok(match folder.ends_with(self.folder) {
-            true => Arc::new(Full { disk, full: Arc::clone(&self.full) }),
+            true => Arc::new(FaultyDisk { disk, faults: Arc::clone(&self.faults) }),
             false => Arc::new(disk),
         })
     }
@@ -71,14 +80,14 @@ impl Host for FullHost {
     }
 }
 
-fn check(full: &AtomicBool) -> io::Result<()> {
-    match full.load(Ordering::SeqCst) {
+fn check(faults: &Faults) -> io::Result<()> {
+    match faults.full.load(Ordering::SeqCst) {
         true => Err(io::ErrorKind::StorageFull.into()),
         false => Ok(()),
     }
 }
 
-impl Disk for Full {
+impl Disk for FaultyDisk {
     fn lock(&self) -> io::Result<DiskLock> {
         self.disk.lock()
     }
@@ -89,7 +98,7 @@ impl Disk for Full {
 
     fn open(&self, name: &str) -> io::Result<Box<dyn DiskFile>> {
         let file = self.disk.open(name)?;
-        Ok(Box::new(FullFile { file, full: Arc::clone(&self.full) }))
+        Ok(Box::new(FaultyFile { file, faults: Arc::clone(&self.faults) }))
     }
 
     fn read(&self, name: &str) -> io::Result<Vec<u8>> {
@@ -97,12 +106,12 @@ impl Disk for Full {
     }
 
     fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
-        check(&self.full)?;
+        check(&self.faults)?;
         self.disk.write(name, bytes)
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        check(&self.full)?;
+        check(&self.faults)?;
         self.disk.rename(from, to)
     }
 
@@ -115,7 +124,7 @@ impl Disk for Full {
     }
 }
 
-impl DiskFile for FullFile {
+impl DiskFile for FaultyFile {
     fn len(&self) -> io::Result<u64> {
         self.file.len()
     }
@@ -125,40 +134,37 @@ impl DiskFile for FullFile {
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        check(&self.full)?;
+        check(&self.faults)?;
         self.file.write_at(offset, bytes)
     }
 
     fn set_len(&self, bytes: u64) -> io::Result<()> {
-        check(&self.full)?;
+        check(&self.faults)?;
         self.file.set_len(bytes)
     }
 
     fn sync(&self) -> io::Result<()> {
-        check(&self.full)?;
+        check(&self.faults)?;
+        std::thread::sleep(Duration::from_millis(self.faults.sync_ms.load(Ordering::SeqCst)));
         self.file.sync()
     }
+}
+
+fn add(name: &str) -> AddDatasetRequest {
+    let (name, patterns) = (name.into(), vec!["/a".into()]);
+    AddDatasetRequest { context: context(), name, patterns, ..AddDatasetRequest::default() }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_disk_stops_acknowledging_and_says_so() {
     let folder = tempfile::tempdir().unwrap();
-    let full = Arc::new(AtomicBool::new(false));
-    let host = FullHost { folder: "raft", full: Arc::clone(&full) };
+    let faults = Arc::new(Faults::default());
+    let host = FaultyHost { folder: "raft", faults: Arc::clone(&faults) };
     let options = options(folder.path());
     let running = Coordinator::start_on(Arc::new(host), options.clone()).await.unwrap();
     let (mut worker, mut admin) = clients(running.grpc_address()).await;
     let session = join(&mut worker, "w0").await.session;
-    full.store(true, Ordering::SeqCst);
-    let add = |name: &str| AddDatasetRequest {
-        context: context(),
-        name: name.into(),
-        patterns: vec!["/a".into()],
-        compression: String::new(),
-        corrupt: String::new(),
-        listing: None,
-        program: vec![],
-    };
+    faults.full.store(true, Ordering::SeqCst);
     for name in ["a", "b"] {
         let (kind, message) = refused(admin.add_dataset(add(name)).await);
         assert_eq!(kind, ErrorKind::Storage, "{message}");
@@ -192,12 +198,12 @@ async fn a_full_disk_stops_acknowledging_and_says_so() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chunk_that_cannot_be_stored_turns_readiness_red_until_it_can() {
     let folder = tempfile::tempdir().unwrap();
-    let full = Arc::new(AtomicBool::new(false));
-    let host = FullHost { folder: "chunks", full: Arc::clone(&full) };
+    let faults = Arc::new(Faults::default());
+    let host = FaultyHost { folder: "chunks", faults: Arc::clone(&faults) };
     let running = Coordinator::start_on(Arc::new(host), options(folder.path())).await.unwrap();
     let http = running.http_address().unwrap();
     let (mut worker, _) = clients(running.grpc_address()).await;
-    full.store(true, Ordering::SeqCst);
+    faults.full.store(true, Ordering::SeqCst);
     let put = || PutChunkRequest { context: context(), content: b"chunk".to_vec() };
     let (kind, message) = refused(worker.put_chunk(put()).await);
     assert_eq!(kind, ErrorKind::Storage, "{message}");
@@ -215,7 +221,7 @@ async fn a_chunk_that_cannot_be_stored_turns_readiness_red_until_it_can() {
     assert!(metrics.contains("shardfeed_coordinator_chunks_failed 1\n"), "{metrics}");
     // Calls that need no chunk still succeed.
     join(&mut worker, "w0").await;
-    full.store(false, Ordering::SeqCst);
+    faults.full.store(false, Ordering::SeqCst);
     // No call puts a chunk: the periodic check notices it.
     eventually("it is ready again", || async {
         (page(http, "/readyz").await.0 == 200).then_some(())
@@ -248,4 +254,25 @@ async fn a_chunk_that_has_no_room_turns_readiness_red() {
     assert_eq!(code, 503);
     assert!(reason.starts_with("chunks cannot be stored: "), "{reason}");
     running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_ends_while_the_coordinator_stops_is_audited() {
+    let folder = tempfile::tempdir().unwrap();
+    let faults = Arc::new(Faults::default());
+    let host = FaultyHost { folder: "raft", faults: Arc::clone(&faults) };
+    let running = Coordinator::start_on(Arc::new(host), options(folder.path())).await.unwrap();
+    let http = running.http_address().unwrap();
+    let (_, mut admin) = clients(running.grpc_address()).await;
+    faults.sync_ms.store(500, Ordering::SeqCst);
+    let adding = tokio::spawn(async move { admin.add_dataset(add("slow")).await });
+    eventually("the call waits for the disk", || async {
+        let (_, metrics) = page(http, "/metrics").await;
+        metrics.contains("shardfeed_coordinator_proposals_pending 1\n").then_some(())
+    })
+    .await;
+    running.stop().await;
+    adding.await.unwrap().unwrap();
+    let audit = std::fs::read_to_string(folder.path().join("audit/audit-000001.jsonl")).unwrap();
+    assert!(audit.contains("\"slow\"") && audit.contains("\"DONE\""), "{audit}");
 }
