@@ -76,6 +76,11 @@ pub(crate) struct Core {
     confirmed_at_ms: AtomicU64,
     /// Time of the last log message from the leader, if the leader is another node.
     heard: Mutex<Instant>,
+    /// Rounds of writing cursors that have begun.
+    cursor_rounds: AtomicU64,
+    /// The last round that ended, held during a round: calls wait for cursors that it writes, and
+    /// those made before it began need no round of their own.
+    cursor_round_ended: tokio::sync::Mutex<u64>,
     live: Mutex<Live>,
 }
 
@@ -123,6 +128,8 @@ impl Core {
             shard_counts: ShardCounts::default(),
             ready_term: AtomicU64::new(0),
             confirmed_at_ms: AtomicU64::new(0),
+            cursor_rounds: AtomicU64::new(0),
+            cursor_round_ended: tokio::sync::Mutex::default(),
             live: Mutex::default(),
         }
     }
@@ -177,21 +184,32 @@ impl Core {
         self.audit.refused(entry, self.host.now());
     }
 
-    /// Writes the reported cursors: periodically, and before each decision that depends on them.
+    /// Writes the reported cursors: periodically, and before each decision that depends on them. On
+    /// return, cursors that were reported before the call are written, unless that failed.
     pub(crate) async fn write_cursors(&self) {
+        let begun = self.cursor_rounds.load(Ordering::Acquire);
+        let mut ended = self.cursor_round_ended.lock().await;
+        if *ended > begun {
+            return;
+        }
+        let round = self.cursor_rounds.fetch_add(1, Ordering::AcqRel) + 1;
+        self.write_unreported().await;
+        *ended = round;
+    }
+
+    async fn write_unreported(&self) {
         for _ in 0..REPORTS_PER_ROUND_MAX {
-            let cursors = self.live().progress.take_reports();
+            let cursors = self.live().progress.unreported();
             if cursors.is_empty() {
                 return;
             }
-            let count = cursors.len() as u64;
             match self.propose_own(Change::Report { cursors: cursors.clone() }).await {
                 Ok(_) => {
-                    self.metrics.cursors_reported.inc_by(count);
+                    self.metrics.cursors_reported.inc_by(cursors.len() as u64);
+                    self.live().progress.reported(&cursors);
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot write cursors down");
-                    self.live().progress.put_back(&cursors);
                     return;
                 }
             }

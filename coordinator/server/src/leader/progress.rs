@@ -54,7 +54,7 @@ pub(crate) struct RankState {
     measured: (u64, Instant),
     /// Samples per second; `None` until known.
     speed: Option<f64>,
-    /// Cursor that a command contains.
+    /// Cursor that a command has written.
     reported: Option<(u64, u64)>,
 }
 
@@ -170,22 +170,23 @@ impl LiveProgress {
         });
     }
 
-    /// Returns at most [`REPORT_BATCH_MAX`] cursors that no command has yet, marked as reported.
-    pub(crate) fn take_reports(&mut self) -> Vec<CursorReport> {
+    /// Returns at most [`REPORT_BATCH_MAX`] cursors that no command has written yet.
+    pub(crate) fn unreported(&self) -> Vec<CursorReport> {
         let unreported = |rank: &RankState| rank.reported != Some((rank.epoch, rank.step));
-        let changed = self.ranks.iter_mut().filter(|(_, rank)| unreported(rank));
-        let report = |(lease, rank): (&LeaseRef, &mut RankState)| {
-            rank.reported = Some((rank.epoch, rank.step));
-            CursorReport { lease: lease.clone(), epoch: rank.epoch, step: rank.step }
+        let changed = self.ranks.iter().filter(|(_, rank)| unreported(rank));
+        let report = |(lease, rank): (&LeaseRef, &RankState)| CursorReport {
+            lease: lease.clone(),
+            epoch: rank.epoch,
+            step: rank.step,
         };
         changed.take(REPORT_BATCH_MAX).map(report).collect()
     }
 
-    /// Marks cursors whose command failed, so that they are reported again.
-    pub(crate) fn put_back(&mut self, reports: &[CursorReport]) {
-        for report in reports {
-            if let Some(rank) = self.ranks.get_mut(&report.lease) {
-                rank.reported = None;
+    /// Marks cursors whose command was applied.
+    pub(crate) fn reported(&mut self, reports: &[CursorReport]) {
+        for CursorReport { lease, epoch, step } in reports {
+            if let Some(rank) = self.ranks.get_mut(lease) {
+                rank.reported = Some((*epoch, *step));
             }
         }
     }
@@ -309,18 +310,23 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_is_reported_once_and_never_goes_back() {
+    fn a_cursor_is_reported_until_it_is_written_and_never_goes_back() {
         let now = Instant::now();
         let mut progress = LiveProgress::default();
         progress.rank(report((0, 0)), 4, now);
-        assert!(progress.take_reports().is_empty());
+        assert!(progress.unreported().is_empty());
         progress.rank(report((0, 5)), 4, now);
         progress.rank(report((0, 3)), 4, now);
-        let reports = progress.take_reports();
+        let reports = progress.unreported();
         assert_eq!((reports.len(), reports[0].step), (1, 5));
-        assert!(progress.take_reports().is_empty());
-        progress.put_back(&reports);
-        assert_eq!(progress.take_reports(), reports);
+        // Its command may fail, or its caller may leave before the command is applied.
+        assert_eq!(progress.unreported(), reports);
+        progress.reported(&reports);
+        assert!(progress.unreported().is_empty());
+        // It moved while the command was in flight.
+        progress.rank(report((0, 6)), 4, now);
+        progress.reported(&reports);
+        assert_eq!(progress.unreported()[0].step, 6);
         let lease = &reports[0].lease;
         assert_eq!(progress.of_rank(lease).unwrap().reading.len(), READING_MAX);
         progress.retain(|_| false, |_| false, now);
