@@ -23,7 +23,7 @@ use super::files::{FILES_PREFIX, name_of};
 use super::guard::Object;
 use super::register;
 use super::rights::Rpc;
-use super::scans::{checked, parts_from, propose_holding};
+use super::scans::{checked, parts_from, propose_referring};
 use super::serve::{Call, Received, serve, service};
 use crate::config::check_address;
 use crate::error::{self, Result, invalid};
@@ -343,7 +343,7 @@ async fn add_files(
         return Ok(wire::AddDatasetResponse { name });
     }
     let listed = listing.parts.iter().map(|part| part.chunk);
-    let held: Vec<Digest> = listed.chain(add.program).collect();
+    let referred: Vec<Digest> = listed.chain(add.program).collect();
     let check = async {
         checked(&core, None, listing.clone()).await?;
         match add.program {
@@ -352,7 +352,7 @@ async fn add_files(
         }
     };
     let change = AddDataset { name: name.clone(), listing: Some(listing.clone()), ..add.clone() };
-    propose_holding(&core, caller, Change::AddDataset(change), held, check).await?;
+    propose_referring(&core, caller, Change::AddDataset(change), referred, check).await?;
     Ok(wire::AddDatasetResponse { name })
 }
 

@@ -15,7 +15,7 @@ use shardfeed_scheduler::{Refusal, RegisterJob};
 
 use super::checks::check_len;
 use super::context::Caller;
-use super::scans::propose_holding;
+use super::scans::propose_referring;
 use super::serve::Call;
 use crate::error::{self, Result, invalid};
 use crate::leader::core::Core;
@@ -108,7 +108,7 @@ pub(super) async fn register_job(
         }
         Ok(())
     };
-    propose_holding(&core, caller, register.change(), chunks.clone(), check).await?;
+    propose_referring(&core, caller, register.change(), chunks.clone(), check).await?;
     Ok(wire::RegisterJobResponse { missing: vec![], mixture: digest_of_mixture })
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use shardfeed_plan::Digest;
 use shardfeed_proto::chunk::{EntriesChunk, ListingChunk};
 use shardfeed_proto::coordinator::v1::{self as wire, report_listing_request, scan_task};
-use shardfeed_proto::{ErrorKind, WireError, digest_from};
+use shardfeed_proto::{WireError, digest_from};
 use shardfeed_scheduler::{
     Answer, Change, FailScan, Listing, MAPS_MAX, PARTS_MAX, Part, ReportListing, ReportScan,
     SCANS_TAKEN_MAX, ScanTask, ScanWork, TEXT_BYTES_MAX,
@@ -43,11 +43,11 @@ pub(super) async fn report_listing(
     let Call { core, caller, request } = call;
     let wire::ReportListingRequest { session, dataset, fencing, root, parts, .. } = request;
     let parts = parts_from(parts)?;
-    let held: Vec<Digest> = parts.iter().map(|part| part.chunk).collect();
+    let referred: Vec<Digest> = parts.iter().map(|part| part.chunk).collect();
     let known = core.read(|state| Some(Matcher::new(&state.dataset(&dataset)?.patterns)));
     let check = checked(&core, known, Listing { root: root.clone(), parts: parts.clone() });
     let report = ReportListing { session, dataset, fencing, root, parts };
-    propose_holding(&core, caller, Change::ReportListing(report), held, check).await?;
+    propose_referring(&core, caller, Change::ReportListing(report), referred, check).await?;
     Ok(wire::ReportListingResponse {})
 }
 
@@ -89,15 +89,15 @@ pub(super) async fn report_scan(
         let part = dataset.scan()?.parts.get(usize::try_from(part).ok()?)?;
         Some((part.listed.chunk, dataset.program.is_some()))
     });
-    let (held, said) = ([&[chunk], &maps[..]].concat(), (records, maps.clone()));
+    let (referred, said) = ([&[chunk], &maps[..]].concat(), (records, maps.clone()));
     let check = async {
         copies::bring(&core, &listed.map(|(listed, _)| vec![listed]).unwrap_or_default()).await?;
-        copies::bring(&core, &held).await?;
+        copies::bring(&core, &referred).await?;
         let check = move |core: &Core| check_scan(core, &chunk, listed, &said);
         blocking(&core, "checking a scan", check).await
     };
     let report = ReportScan { session, dataset, part, fencing, chunk, records, maps };
-    propose_holding(&core, caller, Change::ReportScan(report), held.clone(), check).await?;
+    propose_referring(&core, caller, Change::ReportScan(report), referred.clone(), check).await?;
     Ok(wire::ReportScanResponse {})
 }
 
@@ -122,23 +122,18 @@ fn printable(text: &str) -> String {
 }
 
 /// Proposes a change that refers to chunks, which are kept meanwhile, if `check` succeeds.
-pub(super) async fn propose_holding(
+pub(super) async fn propose_referring(
     core: &Core,
     caller: Caller,
     change: Change,
-    held: Vec<Digest>,
+    chunks: Vec<Digest>,
     check: impl Future<Output = Result<()>>,
 ) -> Result<()> {
-    core.chunks.hold(&held);
-    let proposed = match check.await {
-        Ok(()) => core.propose(caller, change).await.map(|_| ()),
-        Err(error) => Err(error),
-    };
-    // If the outcome of the proposal is unknown, they stay held until a restart determines it.
-    if proposed.as_ref().is_err_and(|error| error.kind != ErrorKind::Retry) {
-        core.chunks.release(&held, core.host.now());
-    }
-    proposed
+    core.chunks.touch(&chunks, core.host.now());
+    check.await?;
+    core.propose(caller, change).await?;
+    core.chunks.refer(&chunks);
+    Ok(())
 }
 
 /// Rejects a listing whose chunks do not match its parts.

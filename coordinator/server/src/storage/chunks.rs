@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 type Result<T, E = ChunkStoreError> = std::result::Result<T, E>;
 
-/// Time for which an unreferenced chunk is kept after it was last put, or after a start.
+/// Time for which an unreferenced chunk is kept after it was last put or touched, or after a start.
 pub(crate) const UNREFERENCED_AGE_MAX: Duration = Duration::from_secs(3600);
 
 /// Minimum bytes that a chunk is counted as, which bounds the number of chunks.
@@ -69,8 +69,6 @@ pub(crate) struct ChunkStore {
 struct ChunkIndex {
     present: BTreeSet<Digest>,
     unreferenced: Unreferenced,
-    /// Chunks of commands in progress, as counted before: a rejected command must not free quota.
-    held: BTreeMap<Digest, Loose>,
     /// Error of the last write, until one succeeds.
     failure: Option<String>,
 }
@@ -103,16 +101,8 @@ impl Unreferenced {
         }
     }
 
-    /// Counts a chunk that is no longer referenced; `held`: its previous count, if any.
-    fn count_again(&mut self, digest: Digest, held: Option<Loose>, now: Instant) {
-        match held {
-            Some(Loose { bytes, put, owner }) => self.insert(digest, bytes, put, &owner),
-            None => self.insert(digest, COUNTED_BYTES_MIN, now, ""),
-        }
-    }
-
-    fn remove(&mut self, digest: &Digest) -> Option<Loose> {
-        let loose = self.chunks.remove(digest)?;
+    fn remove(&mut self, digest: &Digest) {
+        let Some(loose) = self.chunks.remove(digest) else { return };
         self.bytes -= loose.bytes;
         if let Some(owned) = self.owned.get_mut(&loose.owner) {
             *owned -= loose.bytes;
@@ -120,7 +110,6 @@ impl Unreferenced {
                 self.owned.remove(&loose.owner);
             }
         }
-        Some(loose)
     }
 }
 
@@ -157,9 +146,7 @@ impl ChunkStore {
     pub(crate) fn put(&self, content: &[u8], owner: &str, now: Instant) -> Result<Digest> {
         let digest = digest_of(content)?;
         // Must be first: an old chunk put again must not be removed before it is referenced.
-        if let Some(loose) = self.known().unreferenced.chunks.get_mut(&digest) {
-            loose.put = now;
-        }
+        self.touch([&digest], now);
         match self.read(&digest) {
             Ok(_) => return Ok(digest),
             Err(ChunkStoreError::NotFound { .. }) => self.check_room(content.len(), owner)?,
@@ -204,51 +191,41 @@ impl ChunkStore {
         digests.into_iter().filter(|digest| !known.present.contains(digest)).copied().collect()
     }
 
-    /// Protects chunks from removal, before a command refers to them.
-    pub(crate) fn hold<'a>(&self, digests: impl IntoIterator<Item = &'a Digest>) {
+    /// Keeps chunks as if they were put now, before a command refers to them.
+    pub(crate) fn touch<'a>(&self, digests: impl IntoIterator<Item = &'a Digest>, now: Instant) {
         let mut known = self.known();
         for digest in digests {
-            if let Some(loose) = known.unreferenced.remove(digest) {
-                known.held.insert(*digest, loose);
+            if let Some(loose) = known.unreferenced.chunks.get_mut(digest) {
+                loose.put = now;
             }
         }
     }
 
-    /// Releases the chunks of a rejected command; if a dataset refers to them after all, the next
-    /// `follow` stops counting them again.
-    pub(crate) fn release<'a>(&self, digests: impl IntoIterator<Item = &'a Digest>, now: Instant) {
+    /// Stops counting chunks that the state refers to.
+    pub(crate) fn refer<'a>(&self, digests: impl IntoIterator<Item = &'a Digest>) {
         let mut known = self.known();
-        let ChunkIndex { present, unreferenced, held, .. } = &mut *known;
-        for digest in digests {
-            let is_counted = unreferenced.chunks.contains_key(digest);
-            if present.contains(digest) && !is_counted {
-                unreferenced.count_again(*digest, held.remove(digest), now);
-            }
-        }
+        digests.into_iter().for_each(|digest| known.unreferenced.remove(digest));
     }
 
     /// Follows the state, which other nodes change as well: referenced chunks are not counted, and
     /// chunks that are no longer referenced are, with a full time to live.
     pub(crate) fn follow(&self, referenced: &BTreeSet<Digest>, now: Instant) {
+        self.refer(referenced);
         let mut known = self.known();
-        let ChunkIndex { present, unreferenced, held, .. } = &mut *known;
-        for digest in referenced {
-            unreferenced.remove(digest);
-            held.remove(digest);
-        }
+        let ChunkIndex { present, unreferenced, .. } = &mut *known;
         let is_new = |digest: &&Digest| {
             !referenced.contains(*digest) && !unreferenced.chunks.contains_key(*digest)
         };
         let new: Vec<Digest> = present.iter().filter(is_new).copied().collect();
         for digest in new {
-            unreferenced.count_again(digest, held.remove(&digest), now);
+            unreferenced.insert(digest, COUNTED_BYTES_MIN, now, "");
         }
     }
 
     /// Removes expired unreferenced chunks. Returns the number of removed chunks.
     /// - `kept`: true if a dataset refers to the chunk by now.
     pub(crate) fn collect(&self, now: Instant, kept: impl Fn(&Digest) -> bool) -> Result<usize> {
-        // Locked throughout: no command may hold a chunk while it is removed.
+        // Locked throughout: no command may touch a chunk while it is removed.
         let mut known = self.known();
         let age = |loose: &Loose| now.saturating_duration_since(loose.put);
         let loose = known.unreferenced.chunks.iter();
@@ -404,7 +381,7 @@ mod tests {
         assert!(matches!(put(&store, b"one more"), Err(ChunkStoreError::Full { .. })));
         // A referenced chunk is stored regardless of the bound.
         store.fill(b"filled").unwrap();
-        store.hold(&chunks[..1]);
+        store.refer(&chunks[..1]);
         put(&store, b"one more").unwrap();
         // A chunk that is already stored needs no room.
         put(&store, &[3]).unwrap();
@@ -446,25 +423,23 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_command_gives_the_owner_of_its_chunks_nothing() {
+    fn a_command_in_flight_keeps_its_chunks_and_their_owner() {
         let folder = tempfile::tempdir().unwrap();
         let store = open(folder.path(), &[]);
-        let put = |byte: u8| store.put(&vec![byte; CHUNK_BYTES_MAX], "mallory", Instant::now());
-        let first = put(0).unwrap();
-        let own = |store: &ChunkStore| store.known().unreferenced.owned.get("mallory").copied();
-        let full = own(&store);
-        store.hold([&first]);
-        assert_eq!(own(&store), None, "while a command refers to it");
-        store.release([&first], Instant::now());
-        assert_eq!(own(&store), full);
-        // A call that was dropped meanwhile does not free quota, either.
-        store.hold([&first]);
-        store.follow(&BTreeSet::new(), Instant::now());
-        assert_eq!(own(&store), full);
-        store.release([&first], Instant::now());
-        assert_eq!(own(&store), full);
-        store.follow(&BTreeSet::from([first]), Instant::now());
-        assert_eq!(own(&store), None, "a dataset refers to it");
+        let begun = Instant::now();
+        let first = store.put(&vec![0; CHUNK_BYTES_MAX], "mallory", begun).unwrap();
+        let own = || store.known().unreferenced.owned.get("mallory").copied();
+        let full = own();
+        assert!(full.is_some());
+        // The command begins when the chunk is almost old, and another one is applied meanwhile.
+        let proposed = begun + UNREFERENCED_AGE_MAX;
+        store.touch([&first], proposed);
+        store.follow(&BTreeSet::new(), proposed + Duration::from_secs(1));
+        assert_eq!(store.collect(proposed + Duration::from_secs(2), |_| false).unwrap(), 0);
+        // A rejected command gives its caller no room.
+        assert_eq!(own(), full);
+        store.follow(&BTreeSet::from([first]), proposed);
+        assert_eq!(own(), None, "a dataset refers to it");
     }
 
     #[test]
