@@ -53,8 +53,8 @@ pub use job::{
 };
 pub use json::Word;
 pub use record_spec::{
-    RECORD_SPEC_BYTES_MAX, RECORD_SPEC_CHUNKS_MAX, RECORD_SPEC_ENTRIES_MAX, RECORD_SPEC_VERSION,
-    RecordSpecError, record_spec_chunks, record_spec_digest,
+    RECORD_SPEC_BYTES_MAX, RECORD_SPEC_CHUNKS_MAX, RECORD_SPEC_ENTRIES_MAX, RECORD_SPEC_PARTS_MAX,
+    RECORD_SPEC_VERSION, RecordSpecError, record_spec_chunks, record_spec_digest,
 };
 
 pub use traceparent::{InvalidTraceparent, TRACEPARENT, TraceContext};

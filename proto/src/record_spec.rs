@@ -29,6 +29,13 @@ pub const RECORD_SPEC_BYTES_MAX: usize = RECORD_SPEC_CHUNKS_MAX * CHUNK_BYTES_MA
 /// Maximum features and operators of a `RecordSpec`: an entry of two bytes needs 150 of memory.
 pub const RECORD_SPEC_ENTRIES_MAX: usize = 65_536;
 
+/// Maximum parts of features and operators of a `RecordSpec`, such as layouts, arguments, items of
+/// lists and columns: a part of two bytes needs up to 72 of memory.
+pub const RECORD_SPEC_PARTS_MAX: usize = 524_288;
+
+/// Depth of nested messages beyond which prost decodes none.
+const DEPTH_MAX: usize = 100;
+
 /// Maximum number of differences that an error lists; it counts the others.
 const DIFFERENCES_MAX: usize = 10;
 
@@ -47,6 +54,11 @@ pub enum RecordSpecError {
         "a job has at most {RECORD_SPEC_ENTRIES_MAX} features and operators; declare fewer of them"
     )]
     TooMany,
+    #[error(
+        "the features and operators of a job have at most {RECORD_SPEC_PARTS_MAX} layouts, \
+         arguments, list items and columns; declare fewer of them"
+    )]
+    TooManyParts,
     #[error("the record spec has version {found}, this software knows {RECORD_SPEC_VERSION}")]
     Version { found: u32 },
     /// The bytes are another message, or their encoding is not canonical.
@@ -66,7 +78,7 @@ impl RecordSpec {
 
     /// Returns the canonical encoding.
     ///
-    /// # Errors  `TooLarge`, `TooMany`.
+    /// # Errors  `TooLarge`, `TooMany`, `TooManyParts`.
     pub fn encode_canonical(&self) -> Result<Vec<u8>, RecordSpecError> {
         let bytes = self.encode_to_vec();
         check_bounds(&bytes)?;
@@ -187,19 +199,81 @@ fn check_bounds(bytes: &[u8]) -> Result<(), RecordSpecError> {
     if bytes.len() > RECORD_SPEC_BYTES_MAX {
         return Err(RecordSpecError::TooLarge { bytes: bytes.len() });
     }
-    let mut entries = 0;
-    each_field(bytes, |field, content| match field {
-        2 | 3 => each_field(content, |_, _| {
-            entries += 1;
-            Ok(())
-        }),
-        4 => {
-            entries += 1;
-            Ok(())
-        }
-        _ => Ok(()),
-    })?;
-    if entries > RECORD_SPEC_ENTRIES_MAX { Err(RecordSpecError::TooMany) } else { Ok(()) }
+    let mut counts = PartCounts::default();
+    counts.add(Part::Spec, bytes, 0)?;
+    if counts.entries > RECORD_SPEC_ENTRIES_MAX {
+        return Err(RecordSpecError::TooMany);
+    }
+    if counts.parts > RECORD_SPEC_PARTS_MAX {
+        return Err(RecordSpecError::TooManyParts);
+    }
+    Ok(())
+}
+
+/// A message of an encoded spec that has repeated fields or leads to them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Spec,
+    /// `ExampleFeatures`, `SequenceFeatures`.
+    Features,
+    Feature,
+    /// Layout with default values.
+    Dense,
+    /// `Ragged`, `Sparse`, `Unbatch`, `Window`, `Outputs`: keys or columns in fields 1 and 2.
+    Keys,
+    Pack,
+    Values,
+    Operator,
+    Arguments,
+    Argument,
+    Value,
+    List,
+    /// A text, or a message without repeated fields.
+    Leaf,
+}
+
+impl Part {
+    fn child(self, field: u32) -> Option<Self> {
+        Some(match (self, field) {
+            (Self::Spec, 2 | 3) => Self::Features,
+            (Self::Spec, 4 | 12) => Self::Operator,
+            (Self::Spec, 5 | 7 | 11) | (Self::Feature, 6 | 7) => Self::Keys,
+            (Self::Spec, 9) => Self::Pack,
+            (Self::Features, 1 | 2) => Self::Feature,
+            (Self::Feature, 3 | 5) => Self::Dense,
+            (Self::Dense, 2 | 3) | (Self::Pack, 7) => Self::Values,
+            (Self::Keys, 1 | 2) | (Self::Pack, 1) | (Self::Values, 3) => Self::Leaf,
+            (Self::Operator, 4) | (Self::Arguments, 1) => Self::Argument,
+            (Self::Argument, 2) | (Self::List, 1) => Self::Value,
+            (Self::Value, 5) => Self::List,
+            (Self::Value, 6) => Self::Arguments,
+            _ => return None,
+        })
+    }
+}
+
+#[derive(Debug, Default)]
+struct PartCounts {
+    /// Features and operators.
+    entries: usize,
+    parts: usize,
+}
+
+impl PartCounts {
+    /// Counts the parts of a message at a depth.
+    fn add(&mut self, part: Part, bytes: &[u8], depth: usize) -> Result<(), RecordSpecError> {
+        each_field(bytes, |field, content| {
+            let Some(child) = part.child(field) else { return Ok(()) };
+            match child {
+                Part::Feature | Part::Operator => self.entries += 1,
+                _ => self.parts += 1,
+            }
+            match child == Part::Leaf || depth == DEPTH_MAX {
+                true => Ok(()),
+                false => self.add(child, content, depth + 1),
+            }
+        })
+    }
 }
 
 /// Calls `visit` with number and content of each length-delimited field of a message.

@@ -5,7 +5,7 @@ use proptest::option;
 use proptest::prelude::*;
 use prost::Message;
 use serde_json::json;
-use shardfeed_proto::{RECORD_SPEC_BYTES_MAX, RECORD_SPEC_ENTRIES_MAX};
+use shardfeed_proto::{RECORD_SPEC_BYTES_MAX, RECORD_SPEC_ENTRIES_MAX, RECORD_SPEC_PARTS_MAX};
 
 use super::*;
 
@@ -227,6 +227,57 @@ fn what_is_not_canonical_or_too_large_is_refused() {
     let long = of(vec![id(&"x".repeat(RECORD_SPEC_BYTES_MAX))]);
     assert!(refused(&long.encode_to_vec()).contains("at most 3145728"));
     assert!(refused(&[0xff; 8]).contains("malformed"));
+}
+
+#[test]
+fn a_spec_of_many_small_parts_is_refused_before_it_is_decoded() {
+    let raw = wire::RecordSpec::raw;
+    let refused = |spec: wire::RecordSpec| {
+        EncodedSpec::decode(&spec.encode_to_vec()).unwrap_err().to_string()
+    };
+    let measured = vec![wire::Operator::default(); RECORD_SPEC_ENTRIES_MAX + 1];
+    let said = refused(wire::RecordSpec { measured, ..raw() });
+    assert!(said.contains("at most 65536 features and operators"), "{said}");
+    let many = RECORD_SPEC_PARTS_MAX + 1;
+    let texts = || vec![String::new(); many];
+    let features = |layout| {
+        let features = vec![wire::Feature { layout: Some(layout), ..Default::default() }];
+        let parse = Parse::Example(wire::ExampleFeatures { features });
+        wire::RecordSpec { parse: Some(parse), ..raw() }
+    };
+    let operator = |arguments| {
+        let operators = vec![wire::Operator { arguments, ..Default::default() }];
+        wire::RecordSpec { operators, ..raw() }
+    };
+    let list = wire::ArgumentList { values: vec![wire::ArgumentValue::default(); many] };
+    let value = Some(wire::ArgumentValue { kind: Some(Kind::List(list)) });
+    let columns = vec![wire::unbatch::Column::default(); many];
+    let append = vec![wire::FeatureValues::default(); many];
+    let partitions = vec![wire::Partition::default(); many];
+    let specs = [
+        operator(vec![wire::Argument::default(); many]),
+        operator(vec![wire::Argument { value, ..Default::default() }]),
+        features(Layout::Ragged(wire::Ragged { partitions, ..Default::default() })),
+        features(Layout::Sparse(wire::Sparse { index_keys: texts(), ..Default::default() })),
+        wire::RecordSpec { outputs: Some(wire::Outputs { columns: texts() }), ..raw() },
+        wire::RecordSpec {
+            unbatch: Some(wire::Unbatch { columns, ..Default::default() }),
+            ..raw()
+        },
+        wire::RecordSpec {
+            pack: Some(wire::Pack { columns: texts(), ..Default::default() }),
+            ..raw()
+        },
+        wire::RecordSpec { pack: Some(wire::Pack { append, ..Default::default() }), ..raw() },
+        wire::RecordSpec {
+            window: Some(wire::Window { columns: texts(), ..Default::default() }),
+            ..raw()
+        },
+    ];
+    for (number, spec) in specs.into_iter().enumerate() {
+        let said = refused(spec);
+        assert!(said.contains("at most 524288 layouts"), "{number}: {said}");
+    }
 }
 
 #[test]
