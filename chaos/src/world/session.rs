@@ -121,6 +121,10 @@ pub struct Session {
     starting: RefCell<Vec<(String, u64)>>,
 }
 
+/// Intent of a start, the epoch that the trainer leaves before its end with its position there, and
+/// the loader that ends if the start is accepted.
+pub type Placement<'a> = (&'a Intent, Option<(u64, u64)>, Option<&'a Rc<Served>>);
+
 /// Corrupt records of a job, and whether each was reported successfully.
 type CorruptRecords = (Rc<JobFacts>, BTreeMap<Sample, bool>);
 
@@ -443,15 +447,13 @@ impl Session {
     }
 
     /// Starts a rank, or reconnects it.
-    /// - `left`: epoch that the trainer leaves before its end, and its position there.
-    /// - `replaced`: loader that ends if the start is accepted.
     ///
     /// # Errors  As returned by the coordinator.
     pub async fn start_rank(
         &self,
         session: u64,
         asked: &Asked,
-        (intent, left, replaced): (&Intent, Option<(u64, u64)>, Option<&Rc<Served>>),
+        (intent, left, replaced): Placement<'_>,
         patience: Duration,
     ) -> Result<wire::StartRankResponse, WireError> {
         let Asked { job, run, rank, world_size, trainer, mixture, left_out } = asked.clone();
