@@ -87,7 +87,7 @@ values! {
 }
 
 /// A registry to which metrics are added, in the order of the page.
-struct Page(Registry);
+pub(crate) struct Page(pub(crate) Registry);
 
 impl Page {
     fn seconds<M: Metric + Clone>(&mut self, name: &str, help: &str, metric: M) -> M {
@@ -95,7 +95,11 @@ impl Page {
         metric
     }
 
-    fn plain<M: Metric + Clone + Default>(&mut self, name: &str, help: &str) -> M {
+    pub(crate) fn time<M: Metric + Clone + Default>(&mut self, name: &str, help: &str) -> M {
+        self.seconds(name, help, M::default())
+    }
+
+    pub(crate) fn plain<M: Metric + Clone + Default>(&mut self, name: &str, help: &str) -> M {
         let metric = M::default();
         self.0.register(name, help, metric.clone());
         metric
@@ -116,25 +120,40 @@ fn waits() -> Histogram {
     Histogram::new(exponential_buckets(0.000_25, 2.0, 14))
 }
 
-/// Declares the metrics, in the order of the page: each field, and how it is added.
+/// Declares a struct of metrics, in the order of the page: each field, and how it is added.
 macro_rules! metrics {
-    ($($(#[$doc:meta])* $field:ident: $metric:ty = $add:ident($($with:expr),*);)*) => {
-        /// The metrics of a coordinator, `shardfeed_coordinator_*`.
+    (
+        $(#[$of:meta])*
+        pub(crate) struct $name:ident;
+        $($(#[$doc:meta])* $field:ident: $metric:ty = $add:ident($($with:expr),*);)*
+    ) => {
+        $(#[$of])*
         #[derive(Debug)]
-        pub(crate) struct Metrics {
+        pub(crate) struct $name {
             registry: Registry,
             $($(#[$doc])* pub(crate) $field: $metric,)*
         }
 
-        impl Metrics {
+        impl $name {
             fn on(mut page: Page) -> Self {
                 Self { $($field: page.$add($($with),*),)* registry: page.0 }
+            }
+
+            /// Returns all metrics as text, without the end mark of a page.
+            pub(crate) fn text(&self) -> String {
+                let mut text = String::new();
+                // Writing to a string cannot fail.
+                let _ = encode_registry(&mut text, &self.registry);
+                text
             }
         }
     };
 }
+pub(crate) use metrics;
 
 metrics! {
+    /// The metrics of a coordinator, `shardfeed_coordinator_*`.
+    pub(crate) struct Metrics;
     requests: Family<CallLabels, Counter> = plain("requests", "Calls by outcome");
     denials: Family<Label<Denial>, Counter> =
         plain("auth_failures", "Calls that were denied, and connections that did not come to TLS");
@@ -190,11 +209,8 @@ metrics! {
     peers_heard: Gauge = plain("peers_heard", "Other nodes that answered the leader lately");
     insecure: Gauge = plain("insecure", "1 while every caller may do anything");
     /// Unix seconds.
-    certificate_not_after: Gauge = seconds(
-        "certificate_not_after",
-        "When its certificate ends; 0: it has none",
-        Gauge::default()
-    );
+    certificate_not_after: Gauge =
+        time("certificate_not_after", "When its certificate ends; 0: it has none");
     unreferenced_bytes: Gauge = bytes("chunks_unreferenced", "Chunks that no dataset refers to");
     log_bytes: Gauge = bytes("log", "Size of the log's file");
     snapshot_bytes: Gauge = bytes("snapshot", "Size of the snapshot that was written last");
@@ -239,14 +255,6 @@ impl Metrics {
             let count = found.iter().filter(|found| *found == state).count();
             self.workers.get_or_create(&[("state", *state)]).set(count as i64);
         }
-    }
-
-    /// Returns all metrics as text, without the end mark of a page.
-    pub(crate) fn text(&self) -> String {
-        let mut text = String::new();
-        // Writing to a string cannot fail.
-        let _ = encode_registry(&mut text, &self.registry);
-        text
     }
 
     /// Returns metrics after one call, in which every metric with labels has a line.

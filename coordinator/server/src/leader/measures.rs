@@ -3,9 +3,13 @@
 //! processes. Labels are jobs, ranks, states and sources of mixtures, never shards, all bounded.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use shardfeed_proto::common::v1::{Account, Spent};
 use shardfeed_proto::coordinator::v1::get_epoch_map_response::Cell;
@@ -13,9 +17,10 @@ use shardfeed_scheduler::{Generation, Hold, Job, JobPhase, LeaseRef, State};
 use tokio::time::Instant;
 
 use crate::leader::core::{Core, Live};
+use crate::leader::progress::RankState;
 use crate::leader::shard_counts::Counted;
-use crate::metrics::Metrics;
-use crate::page::{self, Labels, job_labels, rank_labels};
+use crate::metrics::{Metrics, Page, metrics};
+use crate::page::{Labels, job_labels, rank_labels, seconds};
 
 /// Maximum jobs that have lines: those that started last.
 const JOBS_MAX: usize = 64;
@@ -26,52 +31,68 @@ const RANKS_MAX: usize = 2_048;
 /// Maximum sources that have lines, of all these jobs together.
 const SOURCES_MAX: usize = 2_048;
 
-#[derive(Debug, Default)]
-pub(crate) struct RunningJobs {
-    jobs: Vec<JobSeen>,
-    ranks: Vec<RankSeen>,
-    /// Delivered samples of sources of mixtures, in the first epoch that some rank has not left.
-    sources: Vec<(Labels<2>, u64)>,
-    /// Epochs with samples in doubt, of all jobs, even if none of their ranks is served.
-    doubts: Vec<DoubtSeen>,
-    phases: BTreeMap<JobPhase, u64>,
-    /// Running jobs, and ranks and sources of shown jobs, beyond the bounds.
-    jobs_left_out: usize,
-    ranks_left_out: usize,
-    sources_left_out: usize,
-}
+/// Gauges of times, s.
+type Times<const N: usize> = Family<Labels<N>, Gauge<f64, AtomicU64>>;
 
-#[derive(Debug)]
-struct JobSeen {
-    job: String,
-    /// First epoch that some rank has not left.
-    epoch: u64,
-    leases: u64,
-    is_paused: bool,
-    /// Time since one of its ranks consumed a batch.
-    idle: Option<Duration>,
-    corrupt_records: u64,
+type Gauges<const N: usize> = Family<Labels<N>, Gauge>;
+
+type TimeCounters = Family<Labels<2>, Counter<f64, AtomicU64>>;
+
+metrics! {
+    /// The metrics of jobs, made for one page.
+    pub(crate) struct JobMetrics;
+    rank_wait: TimeCounters =
+        time("job_rank_wait", "Time that the trainer waited for batches, from any reader");
+    rank_work: TimeCounters = time("job_rank_work", "Time that the trainer worked");
+    rank_waiting: Times<2> = time(
+        "job_rank_waiting",
+        "How long the trainer had waited for its next batch at the last report"
+    );
+    rank_epoch: Gauges<2> =
+        plain("job_rank_epoch", "Epoch of the first step that was not consumed");
+    rank_step: Gauges<2> =
+        plain("job_rank_step", "First step of the epoch that was not consumed");
+    idle: Times<1> = time("job_idle", "Time since a rank of it last consumed a batch");
+    epoch_shards: Gauges<2> = plain(
+        "job_epoch_shards",
+        "Shards by state, of the first epoch that some rank has not left; of the 8 jobs that began \
+         last"
+    );
+    epoch: Gauges<1> = plain("job_epoch", "First epoch that some rank has not left");
+    leases: Gauges<1> = plain("job_leases", "Ranks that a live session serves");
+    paused: Gauges<1> = plain("job_paused", "1 while the job is paused");
+    corrupt_records: Gauges<1> =
+        plain("job_corrupt_records", "Corrupt records that were left out");
     /// Parts of ranks' lists that were returned for other ranks, in the kept epochs.
-    returns: u64,
-    /// `None` if they were not counted.
-    shards: Option<Cell>,
-}
-
-#[derive(Debug)]
-struct RankSeen {
-    labels: Labels<2>,
-    epoch: u64,
-    step: u64,
-    account: Option<Account>,
-}
-
-#[derive(Debug)]
-struct DoubtSeen {
-    job: String,
-    /// For each rank, its samples in doubt and the time for which they have been in doubt.
-    ranks: BTreeMap<u64, (u64, Duration)>,
-    /// Time until the policy decides, if only samples in doubt are awaited and the job is not held.
-    decides: Option<Duration>,
+    returns: Gauges<1> = plain(
+        "job_returns",
+        "Parts of ranks' lists that came back for others, in the epochs that are kept"
+    );
+    source_samples: Gauges<2> = plain(
+        "job_source_samples",
+        "Delivered samples of a source of the mixture, of the first epoch that some rank has not \
+         left; of the 8 jobs that began last"
+    );
+    in_doubt_samples: Gauges<2> = plain(
+        "job_rank_in_doubt_samples",
+        "Samples in doubt: the rank's trainer is gone and may have consumed them"
+    );
+    in_doubt: Times<2> =
+        time("job_rank_in_doubt", "How long samples of the rank have been in doubt");
+    /// Only if samples in doubt alone are awaited and the job is not held.
+    in_doubt_decides: Times<1> = time(
+        "job_in_doubt_decides",
+        "Time until in_doubt= decides, while an epoch waits only for samples in doubt"
+    );
+    phases: Gauges<1> = plain("jobs", "Jobs by phase");
+    jobs_left_out: Gauge =
+        plain("coordinator_jobs_left_out", "Running jobs that have no lines: too many run");
+    ranks_left_out: Gauge =
+        plain("coordinator_ranks_left_out", "Ranks that have no lines: there are too many");
+    sources_left_out: Gauge = plain(
+        "coordinator_sources_left_out",
+        "Sources of mixtures that have no lines: there are too many"
+    );
 }
 
 /// Returns the names of running jobs, at most `most`, latest start first. Empty if another leads.
@@ -85,13 +106,14 @@ pub(crate) fn running(core: &Core, most: usize) -> Vec<String> {
     }
 }
 
-/// Returns the running jobs, for monitoring; none if another node leads.
-pub(crate) fn look(core: &Core) -> RunningJobs {
-    if core.available().is_err() {
-        return RunningJobs::default();
+/// Returns the metrics of the running jobs; no lines of jobs if another node leads.
+pub(crate) fn look(core: &Core) -> JobMetrics {
+    let metrics = JobMetrics::new();
+    if core.available().is_ok() {
+        let (now, counted) = ((core.host.now(), core.host.wall_ms()), core.shard_counts.ask());
+        core.read(|state| metrics.fill(state, &core.live(), &counted, now));
     }
-    let (now, counted) = ((core.host.now(), core.host.wall_ms()), core.shard_counts.ask());
-    core.read(|state| RunningJobs::of(state, &core.live(), counted, now))
+    metrics
 }
 
 /// Returns the jobs with served ranks, latest start first.
@@ -102,30 +124,26 @@ fn newest(state: &State) -> Vec<(&Job, &Generation)> {
     running
 }
 
-impl DoubtSeen {
-    fn of(job: &Job, now_ms: u64) -> Option<Self> {
-        let current = job.current().filter(|_| job.identity.is_dynamic())?;
-        let (mut ranks, mut decides) = (BTreeMap::new(), None);
-        for pool in current.pools.values() {
-            for (&rank, share) in &pool.shares {
-                let Some(doubt) = &share.doubt else { continue };
-                let age = Duration::from_millis(now_ms.saturating_sub(doubt.since_ms));
-                let (samples, longest) = ranks.entry(rank).or_insert((0, age));
-                (*samples, *longest) = (*samples + share.in_doubt(), age.max(*longest));
-            }
-            if pool.waits_for_doubt() && job.held.is_none() {
-                let left = current.doubt.grace_ms.saturating_sub(pool.waited_ms);
-                decides = Some(Duration::from_millis(left));
-            }
+impl JobMetrics {
+    pub(crate) fn new() -> Self {
+        let metrics = Self::on(Page(Registry::with_prefix("shardfeed")));
+        for phase in JobPhase::ALL {
+            metrics.phases.get_or_create(&phase_labels(phase)).set(0);
         }
-        let job = job.name.clone();
-        (!ranks.is_empty()).then_some(Self { job, ranks, decides })
+        metrics
     }
-}
 
-impl RunningJobs {
-    fn of(state: &State, live: &Live, mut counted: Counted, (now, now_ms): (Instant, u64)) -> Self {
-        let (running, jobs_left_out) = bounded(newest(state).into_iter(), JOBS_MAX);
+    fn fill(&self, state: &State, live: &Live, counted: &Counted, (now, now_ms): (Instant, u64)) {
+        for job in state.jobs() {
+            self.phases.get_or_create(&phase_labels(job.phase())).inc();
+        }
+        let running = bounded(newest(state).into_iter(), JOBS_MAX, &self.jobs_left_out);
+        self.fill_ranks(&running, live, now);
+        self.fill_jobs(&running, counted);
+        self.fill_doubts(state, now_ms);
+    }
+
+    fn fill_ranks(&self, running: &[(&Job, &Generation)], live: &Live, now: Instant) {
         let shown: BTreeMap<&str, &Generation> =
             running.iter().map(|(job, known)| (job.name.as_str(), *known)).collect();
         let is_held = |lease: &LeaseRef| {
@@ -135,172 +153,126 @@ impl RunningJobs {
         };
         // Excludes reports of earlier leases, removed later, so that one per rank remains.
         let told = || live.progress.ranks().filter(|(lease, _)| is_held(lease));
-        let mut idle: BTreeMap<&str, Duration> = BTreeMap::new();
+        let mut moved: BTreeMap<&str, Instant> = BTreeMap::new();
         for (lease, rank) in told() {
-            let age = now.saturating_duration_since(rank.moved);
-            let least = idle.entry(&lease.job).or_insert(age);
-            *least = age.min(*least);
+            let last = moved.entry(&lease.job).or_insert(rank.moved);
+            *last = rank.moved.max(*last);
         }
-        let (told, ranks_left_out) = bounded(told(), RANKS_MAX);
-        let ranks = told.into_iter().map(|(lease, rank)| {
-            let labels = rank_labels(&lease.job, lease.rank);
-            let (epoch, step, account) = (rank.epoch, rank.step, rank.account(now));
-            RankSeen { labels, epoch, step, account }
-        });
-        let ranks = ranks.collect();
-        let sources = running.iter().filter_map(|(job, _)| Some((job, counted.get(&job.name)?)));
-        let sources = sources.flat_map(|(job, counts)| {
-            counts.sources.iter().map(|(source, delivered)| {
-                let labels = [("job", job.name.clone()), ("source", source.clone())];
-                (labels, *delivered)
-            })
-        });
-        let (sources, sources_left_out) = bounded(sources, SOURCES_MAX);
-        let jobs = running.iter().map(|(job, known)| JobSeen {
-            job: job.name.clone(),
-            epoch: known.cursor().epoch,
-            leases: known.ranks_served(),
-            is_paused: job.held.as_ref().is_some_and(|held| held.hold == Hold::Paused),
-            idle: idle.get(job.name.as_str()).copied(),
-            corrupt_records: job.skipped_count(),
-            returns: known.pools.values().map(|pool| pool.returns.count()).sum(),
-            shards: counted.remove(&job.name).map(|counts| counts.shards),
-        });
-        let jobs = jobs.collect();
-        let doubts = state.jobs().filter_map(|job| DoubtSeen::of(job, now_ms));
-        let doubts = doubts.take(JOBS_MAX).collect();
-        let mut phases = BTreeMap::new();
-        for job in state.jobs() {
-            *phases.entry(job.phase()).or_default() += 1;
+        for (job, moved) in moved {
+            let idle = now.saturating_duration_since(moved);
+            self.idle.get_or_create(&job_labels(job)).set(idle.as_secs_f64());
         }
-        Self {
-            jobs,
-            ranks,
-            sources,
-            doubts,
-            phases,
-            jobs_left_out,
-            ranks_left_out,
-            sources_left_out,
+        for (lease, rank) in bounded(told(), RANKS_MAX, &self.ranks_left_out) {
+            self.fill_rank(&rank_labels(&lease.job, lease.rank), rank, now);
+        }
+    }
+
+    fn fill_rank(&self, labels: &Labels<2>, rank: &RankState, now: Instant) {
+        self.rank_epoch.get_or_create(labels).set(rank.epoch as i64);
+        self.rank_step.get_or_create(labels).set(rank.step as i64);
+        if let Some(account) = rank.account(now) {
+            self.fill_account(labels, &account);
+        }
+    }
+
+    fn fill_account(&self, labels: &Labels<2>, account: &Account) {
+        let Spent { wait_us, work_us, .. } = account.since_start.unwrap_or_default();
+        self.rank_wait.get_or_create(labels).inc_by(seconds(wait_us));
+        self.rank_work.get_or_create(labels).inc_by(seconds(work_us));
+        if let Some(us) = account.waiting_us {
+            self.rank_waiting.get_or_create(labels).set(seconds(us));
+        }
+    }
+
+    fn fill_jobs(&self, running: &[(&Job, &Generation)], counted: &Counted) {
+        let mut sources = vec![];
+        for (job, known) in running {
+            let labels = job_labels(&job.name);
+            let set = |gauges: &Gauges<1>, value: u64| {
+                gauges.get_or_create(&labels).set(value as i64);
+            };
+            set(&self.epoch, known.cursor().epoch);
+            set(&self.leases, known.ranks_served());
+            let is_paused = job.held.as_ref().is_some_and(|held| held.hold == Hold::Paused);
+            set(&self.paused, is_paused.into());
+            set(&self.corrupt_records, job.skipped_count());
+            set(&self.returns, known.pools.values().map(|pool| pool.returns.count()).sum());
+            if let Some(counts) = counted.get(&job.name) {
+                self.fill_shards(&job.name, &counts.shards);
+                sources.extend(counts.sources.iter().map(|source| (&job.name, source)));
+            }
+        }
+        let sources = bounded(sources.into_iter(), SOURCES_MAX, &self.sources_left_out);
+        for (job, (source, delivered)) in sources {
+            let labels = [("job", job.clone()), ("source", source.clone())];
+            self.source_samples.get_or_create(&labels).set(*delivered as i64);
+        }
+    }
+
+    fn fill_shards(&self, job: &str, shards: &Cell) {
+        for (state, count) in by_state(shards) {
+            let labels = [("job", job.to_owned()), ("state", state.to_owned())];
+            self.epoch_shards.get_or_create(&labels).set(count as i64);
+        }
+    }
+
+    /// Sets the metrics of epochs with samples in doubt, even if none of a job's ranks is served.
+    fn fill_doubts(&self, state: &State, now_ms: u64) {
+        let in_doubt = state.jobs().filter_map(|job| Some((job, ranks_in_doubt(job, now_ms)?)));
+        let mut left = RANKS_MAX;
+        for (job, ranks) in in_doubt.take(JOBS_MAX) {
+            for (rank, (samples, age)) in ranks.into_iter().take(left) {
+                let labels = rank_labels(&job.name, rank);
+                self.in_doubt_samples.get_or_create(&labels).set(samples as i64);
+                self.in_doubt.get_or_create(&labels).set(age.as_secs_f64());
+                left -= 1;
+            }
+            if let Some(time) = decides(job) {
+                self.in_doubt_decides.get_or_create(&job_labels(&job.name)).set(time.as_secs_f64());
+            }
         }
     }
 }
 
-/// Returns the first `most` items, and the number of the others.
-fn bounded<T>(mut all: impl Iterator<Item = T>, most: usize) -> (Vec<T>, usize) {
+/// Returns for each rank its samples in doubt and the time for which they have been in doubt;
+/// `None` if there are none.
+fn ranks_in_doubt(job: &Job, now_ms: u64) -> Option<BTreeMap<u64, (u64, Duration)>> {
+    let current = job.current().filter(|_| job.identity.is_dynamic())?;
+    let mut ranks = BTreeMap::new();
+    for (&rank, share) in current.pools.values().flat_map(|pool| &pool.shares) {
+        let Some(doubt) = &share.doubt else { continue };
+        let age = Duration::from_millis(now_ms.saturating_sub(doubt.since_ms));
+        let (samples, longest) = ranks.entry(rank).or_insert((0, age));
+        (*samples, *longest) = (*samples + share.in_doubt(), age.max(*longest));
+    }
+    Some(ranks).filter(|ranks| !ranks.is_empty())
+}
+
+/// Returns the time until the policy decides about samples in doubt.
+fn decides(job: &Job) -> Option<Duration> {
+    let current = job.current().filter(|_| job.held.is_none())?;
+    let pool = current.pools.values().rev().find(|pool| pool.waits_for_doubt())?;
+    Some(Duration::from_millis(current.doubt.grace_ms.saturating_sub(pool.waited_ms)))
+}
+
+/// Returns the first `most` items, and sets the number of the others.
+fn bounded<T>(mut all: impl Iterator<Item = T>, most: usize, left_out: &Gauge) -> Vec<T> {
     let first = all.by_ref().take(most).collect();
-    (first, all.count())
+    left_out.set(all.count() as i64);
+    first
 }
 
 /// Returns the whole page.
 /// - `process`: metrics of the process, as lines of a page.
-pub(crate) fn page(metrics: &Metrics, jobs: &RunningJobs, process: &str) -> String {
-    let mut registry = Registry::with_prefix("shardfeed");
-    of_ranks(&mut registry, &jobs.ranks);
-    of_jobs(registry.sub_registry_with_prefix("job"), &jobs.jobs);
-    of_sources(registry.sub_registry_with_prefix("job"), &jobs.sources);
-    of_doubts(registry.sub_registry_with_prefix("job"), &jobs.doubts);
-    let phases = JobPhase::ALL.map(|phase| {
-        let count = jobs.phases.get(&phase).copied().unwrap_or_default();
-        ([("phase", format!("{phase:?}"))], count)
-    });
-    page::gauges(&mut registry, ("jobs", "Jobs by phase"), phases);
-    let coordinator = registry.sub_registry_with_prefix("coordinator");
-    let left_out = [
-        ("jobs_left_out", "Running jobs that have no lines: too many run", jobs.jobs_left_out),
-        ("ranks_left_out", "Ranks that have no lines: there are too many", jobs.ranks_left_out),
-        (
-            "sources_left_out",
-            "Sources of mixtures that have no lines: there are too many",
-            jobs.sources_left_out,
-        ),
-    ];
-    for (name, help, count) in left_out {
-        page::gauge(coordinator, (name, help, None), count as u64);
-    }
-    let mut text = String::new();
+pub(crate) fn page(metrics: &Metrics, jobs: &JobMetrics, process: &str) -> String {
+    let mut text = jobs.text() + &metrics.text() + process;
     // Writing to a string cannot fail.
-    let _ = encode_registry(&mut text, &registry);
-    text += &metrics.text();
-    text += process;
     let _ = encode_eof(&mut text);
     text
 }
 
-fn of_ranks(registry: &mut Registry, ranks: &[RankSeen]) {
-    let registry = registry.sub_registry_with_prefix("job_rank");
-    let spent = |us: fn(&Spent) -> u64| {
-        let known = ranks.iter().filter_map(|rank| Some((rank, rank.account.as_ref()?)));
-        known.map(move |(rank, account)| {
-            (rank.labels.clone(), us(&account.since_start.unwrap_or_default()))
-        })
-    };
-    let help = "Time that the trainer waited for batches, from any reader";
-    page::time_counters(registry, ("wait", help), spent(|spent| spent.wait_us));
-    let help = "Time that the trainer worked";
-    page::time_counters(registry, ("work", help), spent(|spent| spent.work_us));
-    let waiting = ranks.iter().filter_map(|rank| {
-        let us = rank.account.as_ref()?.waiting_us?;
-        Some((rank.labels.clone(), page::seconds(us)))
-    });
-    let help = "How long the trainer had waited for its next batch at the last report";
-    page::times(registry, ("waiting", help), waiting);
-    let number =
-        |of: fn(&RankSeen) -> u64| ranks.iter().map(move |rank| (rank.labels.clone(), of(rank)));
-    let help = "Epoch of the first step that was not consumed";
-    page::gauges(registry, ("epoch", help), number(|rank| rank.epoch));
-    let help = "First step of the epoch that was not consumed";
-    page::gauges(registry, ("step", help), number(|rank| rank.step));
-}
-
-fn of_jobs(registry: &mut Registry, jobs: &[JobSeen]) {
-    let idle = jobs.iter().filter_map(|seen| {
-        let age = seen.idle?;
-        Some((job_labels(&seen.job), age.as_secs_f64()))
-    });
-    page::times(registry, ("idle", "Time since a rank of it last consumed a batch"), idle);
-    let shards = jobs.iter().flat_map(|seen| {
-        seen.shards
-            .iter()
-            .flat_map(by_state)
-            .map(|(state, count)| ([("job", seen.job.clone()), ("state", state.to_owned())], count))
-    });
-    let help = "Shards by state, of the first epoch that some rank has not left; of the 8 jobs that began last";
-    page::gauges(registry, ("epoch_shards", help), shards);
-    let mut number = |name, help, of: fn(&JobSeen) -> u64| {
-        let lines = jobs.iter().map(|seen| (job_labels(&seen.job), of(seen)));
-        page::gauges(registry, (name, help), lines);
-    };
-    number("epoch", "First epoch that some rank has not left", |seen| seen.epoch);
-    number("leases", "Ranks that a live session serves", |seen| seen.leases);
-    number("paused", "1 while the job is paused", |seen| seen.is_paused.into());
-    number("corrupt_records", "Corrupt records that were left out", |seen| seen.corrupt_records);
-    let help = "Parts of ranks' lists that came back for others, in the epochs that are kept";
-    number("returns", help, |seen| seen.returns);
-}
-
-fn of_sources(registry: &mut Registry, sources: &[(Labels<2>, u64)]) {
-    let help = "Delivered samples of a source of the mixture, of the first epoch that some rank has not left; of the 8 jobs that began last";
-    page::gauges(registry, ("source_samples", help), sources.iter().cloned());
-}
-
-fn of_doubts(registry: &mut Registry, doubts: &[DoubtSeen]) {
-    let ranks = doubts.iter().flat_map(|doubt| {
-        doubt.ranks.iter().map(|(rank, of)| (rank_labels(&doubt.job, *rank), *of))
-    });
-    let ranks = ranks.take(RANKS_MAX);
-    let help = "Samples in doubt: the rank's trainer is gone and may have consumed them";
-    let samples = ranks.clone().map(|(labels, (samples, _))| (labels, samples));
-    page::gauges(registry, ("rank_in_doubt_samples", help), samples);
-    let help = "How long samples of the rank have been in doubt";
-    let since = ranks.map(|(labels, (_, age))| (labels, age.as_secs_f64()));
-    page::times(registry, ("rank_in_doubt", help), since);
-    let help = "Time until in_doubt= decides, while an epoch waits only for samples in doubt";
-    let decides = doubts.iter().filter_map(|doubt| {
-        let time = doubt.decides?;
-        Some((job_labels(&doubt.job), time.as_secs_f64()))
-    });
-    page::times(registry, ("in_doubt_decides", help), decides);
+fn phase_labels(phase: JobPhase) -> Labels<1> {
+    [("phase", format!("{phase:?}"))]
 }
 
 fn by_state(cell: &Cell) -> [(&'static str, u64); 5] {
@@ -313,34 +285,30 @@ fn by_state(cell: &Cell) -> [(&'static str, u64); 5] {
     ]
 }
 
-/// Returns a job of one rank, in which every metric with labels has a line.
-pub(crate) fn example() -> RunningJobs {
-    let job = || "j".to_owned();
+/// Returns metrics of a job of one rank, in which every metric with labels has a line.
+pub(crate) fn example() -> JobMetrics {
+    let metrics = JobMetrics::new();
+    let (job, rank, in_doubt) = (job_labels("j"), rank_labels("j", 0), rank_labels("j", 1));
     let spent = Spent { wait_us: 1_500_000, work_us: 500_000, ..Spent::default() };
     let account =
         Account { since_start: Some(spent), waiting_us: Some(250_000), ..Account::default() };
-    let rank = RankSeen { labels: rank_labels("j", 0), epoch: 2, step: 3, account: Some(account) };
-    let seen = JobSeen {
-        job: job(),
-        epoch: 2,
-        leases: 1,
-        is_paused: false,
-        idle: Some(Duration::from_millis(500)),
-        corrupt_records: 4,
-        returns: 0,
-        shards: Some(Cell { pending: 1, leased: 2, reading: 3, done: 5, skipped: 0 }),
-    };
-    let source = [("job", job()), ("source", "web".to_owned())];
-    let in_doubt = BTreeMap::from([(1, (40, Duration::from_secs(9)))]);
-    let doubt = DoubtSeen { job: job(), ranks: in_doubt, decides: Some(Duration::from_secs(51)) };
-    RunningJobs {
-        jobs: vec![seen],
-        ranks: vec![rank],
-        sources: vec![(source, 7)],
-        doubts: vec![doubt],
-        phases: BTreeMap::from([(JobPhase::Running, 1)]),
-        ..RunningJobs::default()
-    }
+    metrics.fill_account(&rank, &account);
+    metrics.rank_epoch.get_or_create(&rank).set(2);
+    metrics.rank_step.get_or_create(&rank).set(3);
+    metrics.idle.get_or_create(&job).set(0.5);
+    metrics.fill_shards("j", &Cell { pending: 1, leased: 2, reading: 3, done: 5, skipped: 0 });
+    metrics.epoch.get_or_create(&job).set(2);
+    metrics.leases.get_or_create(&job).set(1);
+    metrics.paused.get_or_create(&job).set(0);
+    metrics.corrupt_records.get_or_create(&job).set(4);
+    metrics.returns.get_or_create(&job).set(0);
+    let source = [("job", "j".to_owned()), ("source", "web".to_owned())];
+    metrics.source_samples.get_or_create(&source).set(7);
+    metrics.in_doubt_samples.get_or_create(&in_doubt).set(40);
+    metrics.in_doubt.get_or_create(&in_doubt).set(9.0);
+    metrics.in_doubt_decides.get_or_create(&job).set(51.0);
+    metrics.phases.get_or_create(&phase_labels(JobPhase::Running)).set(1);
+    metrics
 }
 
 #[cfg(test)]
@@ -389,13 +357,12 @@ mod tests {
 
     #[test]
     fn what_is_beyond_the_bound_is_counted() {
-        assert_eq!(bounded(0..5, 3), (vec![0, 1, 2], 2));
-        assert_eq!(bounded(0..3, 3), (vec![0, 1, 2], 0));
-        let (jobs_left_out, ranks_left_out, sources_left_out) = (7, 9, 3);
-        let counts = RunningJobs { jobs_left_out, ranks_left_out, ..RunningJobs::default() };
-        let jobs = RunningJobs { sources_left_out, ..counts };
+        let jobs = JobMetrics::new();
+        assert_eq!(bounded(0..10, 3, &jobs.jobs_left_out), [0, 1, 2]);
+        assert_eq!(bounded(0..12, 3, &jobs.ranks_left_out), [0, 1, 2]);
+        assert_eq!(bounded(0..3, 3, &jobs.sources_left_out), [0, 1, 2]);
         let text = page(&Metrics::new(), &jobs, "");
-        for line in ["jobs_left_out 7\n", "ranks_left_out 9\n", "sources_left_out 3\n"] {
+        for line in ["jobs_left_out 7\n", "ranks_left_out 9\n", "sources_left_out 0\n"] {
             let line = format!("shardfeed_coordinator_{line}");
             assert!(text.contains(&line), "{text}");
         }
@@ -403,7 +370,7 @@ mod tests {
 
     #[test]
     fn a_node_that_does_not_lead_says_nothing_of_jobs() {
-        let text = page(&Metrics::new(), &RunningJobs::default(), "");
+        let text = page(&Metrics::new(), &JobMetrics::new(), "");
         assert!(!text.lines().any(|line| line.starts_with("shardfeed_job_")), "{text}");
     }
 }

@@ -14,7 +14,7 @@ use shardfeed_tls::{ClientTls, ServerTls};
 use crate::config::CoordinatorOptions;
 use crate::error::{Result, retry};
 use crate::leader::core::Core;
-use crate::leader::measures;
+use crate::leader::measures::{self, JobMetrics};
 use crate::metrics::Metrics;
 use crate::net::links::Channels;
 
@@ -115,7 +115,7 @@ impl Front {
         let ends = ends.and_then(|ends| ends.duration_since(UNIX_EPOCH).ok());
         self.metrics.certificate_not_after.set(ends.map_or(0, |ends| ends.as_secs() as i64));
         self.metrics.insecure.set(self.tls.is_none().into());
-        let jobs = self.core.get().map(|core| measures::look(core)).unwrap_or_default();
+        let jobs = self.core.get().map_or_else(JobMetrics::new, |core| measures::look(core));
         measures::page(&self.metrics, &jobs, &self.host.process_page())
     }
 
