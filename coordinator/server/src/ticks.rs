@@ -18,9 +18,14 @@ impl Ticks {
         Self { interval, stop }
     }
 
+    /// True once `stop` is set: ends work of many steps that began at a tick.
+    pub(crate) fn is_stopped(&self) -> bool {
+        *self.stop.borrow()
+    }
+
     /// Waits for the next tick, the first one of which is now; false once `stop` is set.
     pub(crate) async fn next(&mut self) -> bool {
-        if *self.stop.borrow() {
+        if self.is_stopped() {
             return false;
         }
         tokio::select! {

@@ -200,6 +200,9 @@ pub(crate) async fn keep(core: Arc<Core>, stop: watch::Receiver<bool>) {
         let missing = core.chunks.missing(&wanted);
         let mut lost = 0_u64;
         for digest in &missing {
+            if ticks.is_stopped() {
+                return;
+            }
             lost += u64::from(pull(&core, *digest).await.is_err());
         }
         if missing.is_empty() {
