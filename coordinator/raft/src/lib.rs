@@ -46,3 +46,4 @@ pub use network::peers::{Peer, PeerError, Peers};
 pub use node::{AppliedCommand, Footing, Node};
 pub use options::{NodeOptions, Start};
 pub use status::{Leadership, Member, Role, Status};
+pub use storage::redb_log::SyncMeter;

@@ -26,6 +26,7 @@ use crate::opening;
 use crate::options::NodeOptions;
 use crate::status::{Leadership, Status};
 use crate::storage::committer::Committer;
+use crate::storage::redb_log::{LogMeter, SyncMeter};
 use crate::storage::snapshot::SnapshotStore;
 
 /// A command's log index, and the machine's answer to it.
@@ -40,6 +41,8 @@ pub struct Footing {
     pub host: Arc<dyn Host>,
     pub disk: Arc<dyn Disk>,
     pub peers: Arc<dyn Peers>,
+    /// Receiver of the times that syncs of the log take.
+    pub syncs: Option<Arc<dyn SyncMeter>>,
 }
 
 /// One member of the cluster. A handle: its clones share the node. Ensures: a command that
@@ -53,6 +56,7 @@ pub(crate) struct NodeInner<M: Machine> {
     pub(crate) machine: Arc<Shared<M>>,
     pub(crate) committer: Committer,
     pub(crate) snapshots: Arc<SnapshotStore>,
+    pub(crate) log_meter: Arc<LogMeter>,
     pub(crate) host: Arc<dyn Host>,
     pub(crate) links: Arc<Links>,
     pub(crate) receiver: Receiver,
@@ -216,6 +220,8 @@ impl<M: Machine> Node<M> {
             applied: metrics.last_applied.map(|id| id.index),
             snapshot: metrics.snapshot.map(|id| id.index),
             purged: metrics.purged.map(|id| id.index),
+            log_bytes: self.inner.log_meter.bytes(),
+            snapshot_bytes: self.inner.snapshots.bytes(),
             fatal,
         }
     }

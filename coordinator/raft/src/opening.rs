@@ -42,7 +42,7 @@ pub(crate) async fn open<M: Machine>(
     options: NodeOptions,
     mut machine: M,
 ) -> Result<Node<M>, OpenError> {
-    let Footing { host, disk, peers } = footing;
+    let Footing { host, disk, peers, syncs } = footing;
     let recovery = {
         let host = host.clone();
         move || {
@@ -52,6 +52,9 @@ pub(crate) async fn open<M: Machine>(
     };
     let (recovered, options, machine) =
         blocking(host.as_ref(), recovery).await.map_err(start_error)??;
+    if let Some(syncs) = syncs {
+        recovered.log.meter().measure(Arc::clone(&host), syncs);
+    }
     let header = recovered.header.clone();
     let me = Speaker { node: options.node_id, incarnation: header.incarnation };
     let links = Arc::new(Links::new(me, recovered.cluster, host, peers));
@@ -78,7 +81,7 @@ async fn start<M: Machine>(
         MachineAdapter::new(host.clone(), machine.clone(), snapshots.clone(), restored.as_ref())
             .map_err(start_error)?;
     let config = Arc::new(config(&options)?);
-    let state = log.state();
+    let (state, log_meter) = (log.state(), log.meter());
     tracing::info!(%cluster, node = options.node_id, ?state, "log opened");
     let committer =
         Committer::start(log, lock, failure, host.has_threads()).map_err(start_error)?;
@@ -106,6 +109,7 @@ async fn start<M: Machine>(
         machine,
         committer,
         snapshots,
+        log_meter,
         host,
         links,
         receiver,

@@ -24,6 +24,10 @@ pub struct Status {
     pub snapshot: Option<u64>,
     /// Last index removed from the log; a snapshot covers it.
     pub purged: Option<u64>,
+    /// Size of the log's file.
+    pub log_bytes: u64,
+    /// Size of the newest snapshot; 0: there is none.
+    pub snapshot_bytes: u64,
     /// Reason why the node stopped, if it did. It never restarts in this process.
     pub fatal: Option<String>,
 }

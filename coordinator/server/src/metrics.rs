@@ -11,6 +11,8 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry, Unit};
 
+use shardfeed_raft::SyncMeter;
+
 use crate::rpc::rights::Rpc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
@@ -264,6 +266,12 @@ impl Metrics {
         metrics.answered(2, Duration::ZERO);
         metrics.set_workers(std::iter::empty());
         metrics
+    }
+}
+
+impl SyncMeter for Metrics {
+    fn synced(&self, took: Duration) {
+        self.log_fsync.observe(took.as_secs_f64());
     }
 }
 

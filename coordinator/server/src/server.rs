@@ -13,7 +13,7 @@ use shardfeed_proto::Endpoint;
 use shardfeed_proto::coordinator::v1::admin_service_server::AdminServiceServer;
 use shardfeed_proto::coordinator::v1::peer_service_server::PeerServiceServer;
 use shardfeed_proto::coordinator::v1::worker_service_server::WorkerServiceServer;
-use shardfeed_raft::{Footing, Node, Role, Start};
+use shardfeed_raft::{Footing, Node, Role, Start, SyncMeter};
 use shardfeed_tls::{ClientTls, Folder, ServerTls};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -44,7 +44,6 @@ use crate::storage::chunks::{ChunkStore, ChunkStoreError};
 use crate::storage::copies;
 use crate::storage::folders::{CHUNK_FOLDER, LOG_FOLDER, node_options};
 use crate::storage::machine::Scheduler;
-use crate::storage::metered::MeteredDisk;
 
 /// Maximum gRPC connections: 10,000 workers, people, and a margin for reconnects.
 pub const CONNECTIONS_MAX: usize = 16_384;
@@ -380,9 +379,8 @@ async fn open_node(
     start: Start,
 ) -> Result<Node<Scheduler>, StartError> {
     let host = Arc::clone(&front.host);
-    let metrics = Arc::clone(&front.metrics);
-    let disk = Arc::new(MeteredDisk { disk, host: Arc::clone(&host), metrics });
-    let footing = Footing { host, disk, peers: Arc::new(front.links.clone()) };
+    let syncs: Arc<dyn SyncMeter> = front.metrics.clone();
+    let footing = Footing { host, disk, peers: Arc::new(front.links.clone()), syncs: Some(syncs) };
     let options = node_options(&front.options, &front.advertise, start);
     Ok(Node::open(footing, options, Scheduler::default()).await?)
 }

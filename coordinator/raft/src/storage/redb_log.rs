@@ -1,8 +1,12 @@
 //! The log in a redb database: one table of entries, one of votes and marks, one writer.
 
+use std::fmt::Debug;
 use std::io;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use redb::{
     Database, Durability, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition,
@@ -14,7 +18,7 @@ use crate::storage::framing::FrameError;
 use crate::storage::log::{LogChange, LogError, LogState, LogStore, Result};
 use crate::storage::record::{Position, Record, Vote};
 use crate::storage::witness::Witness;
-use shardfeed_host::DiskFile;
+use shardfeed_host::{DiskFile, Host};
 
 const ENTRIES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("entries");
 const MARKS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("marks");
@@ -35,6 +39,31 @@ pub(crate) struct RedbLog {
     /// Number of successful calls of `write` since the log was created.
     commits: u64,
     witness: Witness,
+    meter: Arc<LogMeter>,
+}
+
+/// Receiver of the times that the disk takes to make log entries durable.
+pub trait SyncMeter: Debug + Send + Sync {
+    fn synced(&self, took: Duration);
+}
+
+/// Measurements of the log's file.
+#[derive(Debug, Default)]
+pub(crate) struct LogMeter {
+    bytes: AtomicU64,
+    syncs: OnceLock<(Arc<dyn Host>, Arc<dyn SyncMeter>)>,
+}
+
+impl LogMeter {
+    /// Returns the size of the file.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Measures each sync from now on.
+    pub(crate) fn measure(&self, host: Arc<dyn Host>, syncs: Arc<dyn SyncMeter>) {
+        let _ = self.syncs.set((host, syncs));
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +82,7 @@ impl RedbLog {
     /// Creates a new log in an empty file. Its header is `header`, framed by the caller.
     pub(crate) fn create(file: Box<dyn DiskFile>, cluster: Uuid, header: &[u8]) -> Result<()> {
         guarded(|| {
-            let database = open_database(file)?;
+            let database = open_database(file, Arc::default())?;
             let write = begin(&database)?;
             write.open_table(ENTRIES).map_err(log_error)?;
             let mut marks = write.open_table(MARKS).map_err(log_error)?;
@@ -72,14 +101,19 @@ impl RedbLog {
         witness: Box<dyn DiskFile>,
         header: impl FnOnce(&[u8]) -> Result<(Uuid, H), FrameError>,
     ) -> Result<(Self, H), RedbLogError> {
-        let database = guarded(|| open_database(file))?;
+        let meter = Arc::<LogMeter>::default();
+        let database = guarded(|| open_database(file, Arc::clone(&meter)))?;
         let bytes = mark(&database, HEADER)?.ok_or(RedbLogError::NoHeader)?;
         let (cluster, header) = header(&bytes)
             .map_err(|source| RedbLogError::Frame { place: HEADER.to_owned(), source })?;
         let state = guarded(|| read_state(&database, cluster))?;
         let commits = read_commits(&database)?;
         let witness = Witness::open(witness, cluster, commits)?;
-        Ok((Self { database, cluster, state, commits, witness }, header))
+        Ok((Self { database, cluster, state, commits, witness, meter }, header))
+    }
+
+    pub(crate) fn meter(&self) -> Arc<LogMeter> {
+        Arc::clone(&self.meter)
     }
 }
 
@@ -124,10 +158,10 @@ fn begin(database: &Database) -> Result<WriteTransaction> {
     Ok(write)
 }
 
-fn open_database(file: Box<dyn DiskFile>) -> Result<Database> {
+fn open_database(file: Box<dyn DiskFile>, meter: Arc<LogMeter>) -> Result<Database> {
     let mut builder = Database::builder();
     builder.set_cache_size(CACHE_BYTES).set_check_integrity_on_open(true);
-    builder.create_with_backend(Backend(file)).map_err(log_error)
+    builder.create_with_backend(Backend { file, meter }).map_err(log_error)
 }
 
 fn apply(
@@ -297,26 +331,37 @@ fn log_error(error: impl Into<redb::Error>) -> LogError {
 
 /// Our file as redb's storage. The node's own lock excludes other processes.
 #[derive(Debug)]
-struct Backend(Box<dyn DiskFile>);
+struct Backend {
+    file: Box<dyn DiskFile>,
+    meter: Arc<LogMeter>,
+}
 
 impl StorageBackend for Backend {
     fn len(&self) -> Result<u64, io::Error> {
-        self.0.len()
+        let bytes = self.file.len()?;
+        self.meter.bytes.store(bytes, Ordering::Relaxed);
+        Ok(bytes)
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), io::Error> {
-        self.0.read_at(offset, out)
+        self.file.read_at(offset, out)
     }
 
     fn set_len(&self, len: u64) -> Result<(), io::Error> {
-        self.0.set_len(len)
+        self.file.set_len(len)?;
+        self.meter.bytes.store(len, Ordering::Relaxed);
+        Ok(())
     }
 
     fn sync_data(&self) -> Result<(), io::Error> {
-        self.0.sync()
+        let Some((host, syncs)) = self.meter.syncs.get() else { return self.file.sync() };
+        let began = host.now();
+        self.file.sync()?;
+        syncs.synced(host.now().saturating_duration_since(began));
+        Ok(())
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), io::Error> {
-        self.0.write_at(offset, data)
+        self.file.write_at(offset, data)
     }
 }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
@@ -58,6 +59,8 @@ pub(crate) struct SnapshotStore {
     disk: Arc<dyn Disk>,
     cluster: Uuid,
     kept: Mutex<Kept>,
+    /// Size of the newest snapshot's file; 0: there is none.
+    bytes: AtomicU64,
     forgettable: watch::Sender<u64>,
 }
 
@@ -88,7 +91,7 @@ impl SnapshotStore {
         }
         let mut entries: Vec<u64> = names.iter().filter_map(|name| entries_of(name)).collect();
         entries.sort_unstable();
-        let mut newest = None;
+        let (mut newest, mut newest_bytes) = (None, 0);
         let mut good = Vec::new();
         for covered in entries.into_iter().rev() {
             let name = name_of(covered);
@@ -96,7 +99,9 @@ impl SnapshotStore {
             match decode(cluster, &bytes) {
                 Ok(snapshot) if snapshot.meta.entries() == covered => {
                     good.insert(0, covered);
-                    newest = newest.or(Some(snapshot));
+                    if newest.is_none() {
+                        (newest, newest_bytes) = (Some(snapshot), bytes.len() as u64);
+                    }
                 }
                 Ok(_) => set_aside(disk.as_ref(), &name, "it is another snapshot by its header")?,
                 Err(error) if fatal(&error) => {
@@ -107,7 +112,12 @@ impl SnapshotStore {
         }
         let forgettable = watch::Sender::new(forgettable(&good));
         let kept = Mutex::new(Kept { entries: good, closed: false });
-        Ok((Self { disk, cluster, kept, forgettable }, newest))
+        let bytes = AtomicU64::new(newest_bytes);
+        Ok((Self { disk, cluster, kept, bytes, forgettable }, newest))
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
     }
 
     /// True if a directory listing contains snapshots.
@@ -131,9 +141,11 @@ impl SnapshotStore {
         if kept.entries.last().is_some_and(|&newest| newest >= covered) {
             return Ok(());
         }
-        self.disk.write(UNFINISHED, &encode(self.cluster, snapshot))?;
+        let bytes = encode(self.cluster, snapshot);
+        self.disk.write(UNFINISHED, &bytes)?;
         self.disk.rename(UNFINISHED, &name_of(covered))?;
         kept.entries.push(covered);
+        self.bytes.store(bytes.len() as u64, Ordering::Relaxed);
         while kept.entries.len() > KEPT {
             self.disk.remove(&name_of(kept.entries.remove(0)))?;
         }

@@ -69,12 +69,18 @@ async fn snapshots_take_the_place_of_old_entries() {
     let status = node.status();
     assert_eq!(status.snapshot, Some(covered));
     assert!(covered >= 300 && status.purged < status.snapshot, "{status:?}");
+    let bytes_of = |name: &str| std::fs::metadata(dir.path().join(name)).unwrap().len();
+    let newest = || snapshot_names(dir.path()).into_iter().max().unwrap();
+    assert_eq!(status.snapshot_bytes, bytes_of(&newest()));
+    until("the log's size", || node.status().log_bytes == bytes_of("log.redb")).await;
     let live = node.read(Clone::clone);
     propose(&node, 300, 310).await;
     node.shutdown().await;
 
     assert_eq!(snapshot_names(dir.path()).len(), 2);
     let node = open(dir.path(), &options).await;
+    let status = node.status();
+    assert!(status.snapshot_bytes > 0 && status.log_bytes > 0, "{status:?}");
     assert_eq!(node.read(Ledger::commands), numbers(310));
     assert_eq!(node.read(|ledger| ledger.applied[..300].to_vec()), live.applied);
     propose(&node, 310, 320).await;

@@ -427,6 +427,8 @@ impl Core {
         metrics.committed_index.set(status.committed.unwrap_or(0) as i64);
         metrics.applied_index.set(status.applied.unwrap_or(0) as i64);
         metrics.snapshot_index.set(status.snapshot.unwrap_or(0) as i64);
+        metrics.log_bytes.set(status.log_bytes as i64);
+        metrics.snapshot_bytes.set(status.snapshot_bytes as i64);
         metrics.leader.set(i64::from(status.is_leader));
         metrics.storage_failed.set(i64::from(status.fatal.is_some()));
         metrics.chunks_failed.set(i64::from(self.chunks.failure().is_some()));

@@ -6,5 +6,4 @@ pub(crate) mod copies;
 pub(crate) mod folders;
 pub(crate) mod machine;
 pub(crate) mod manifests;
-pub(crate) mod metered;
 pub(crate) mod turns;

@@ -1,6 +1,8 @@
 //! Contract of [`LogStore`], checked against every implementation, each time also after reopening.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use uuid::Uuid;
 
@@ -8,9 +10,9 @@ use super::memory::MemoryLog;
 use super::{LogChange, LogError, LogState, LogStore};
 use crate::storage::framing::{self, FrameKind};
 use crate::storage::record::{Members, Payload, Position, Record, Vote};
-use crate::storage::redb_log::RedbLog;
+use crate::storage::redb_log::{RedbLog, SyncMeter};
 use crate::storage::witness::Witness;
-use shardfeed_host::{Disk, RealDisk};
+use shardfeed_host::{Disk, RealDisk, RealHost};
 
 /// Location where a log can be opened repeatedly.
 trait LogFixture {
@@ -194,3 +196,22 @@ suite![
     a_snapshot_from_elsewhere_takes_the_logs_place,
     a_hole_is_refused_and_changes_nothing,
 ];
+
+#[test]
+fn syncs_of_the_log_are_timed_and_its_file_is_measured() {
+    #[derive(Debug, Default)]
+    struct Syncs(AtomicUsize);
+
+    impl SyncMeter for Syncs {
+        fn synced(&self, _: Duration) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    let (fixture, syncs) = (RedbFixture::new(), Arc::new(Syncs::default()));
+    let mut log = fixture.open();
+    log.meter().measure(Arc::new(RealHost), syncs.clone());
+    log.write(&[LogChange::Append(records(1, 0..3))]).unwrap();
+    assert!(syncs.0.load(Ordering::Relaxed) > 0);
+    assert_eq!(log.meter().bytes(), fixture.disk.open("log").unwrap().len().unwrap());
+}

@@ -69,7 +69,8 @@ impl Cluster {
         let options =
             NodeOptions { node_id: node, start, address: address.to_owned(), ..self.base.clone() };
         let disk = self.host.disk(dir.path()).unwrap();
-        let footing = Footing { host: self.host.clone(), disk, peers: self.net.peers(node) };
+        let (host, peers) = (self.host.clone(), self.net.peers(node));
+        let footing = Footing { host, disk, peers, syncs: None };
         let opened = Node::open(footing, options, Ledger::default()).await?;
         self.net.plug(address, node, &opened);
         self.nodes.insert(node, opened);

@@ -78,7 +78,8 @@ pub(crate) async fn open_alone<M: Machine>(
     options: &NodeOptions,
     machine: M,
 ) -> Result<Node<M>, OpenError> {
-    let footing = Footing { host: Arc::new(RealHost), disk, peers: Net::default().peers(1) };
+    let (host, peers) = (Arc::new(RealHost), Net::default().peers(1));
+    let footing = Footing { host, disk, peers, syncs: None };
     Node::open(footing, options.clone(), machine).await
 }
 
