@@ -7,40 +7,31 @@ use shardfeed_pipeline::ShardSchemas;
 use shardfeed_plan::{Corrupt, EpochPlan, JobIdentity};
 use shardfeed_source::{Dataset, LoadError};
 
-use crate::control::{Control, Lease};
-use crate::dynamic::DynamicRank;
 use crate::plans::Plans;
+use crate::prefetch::RankLease;
 
-/// Callback that returns the plan of an epoch, from the component that assigns work.
-pub type PlanOf = Box<dyn FnMut(u64) -> Result<Arc<EpochPlan>, LoadError> + Send>;
-
-/// Source of a rank's samples.
-pub enum Assignment {
-    /// The plan of an epoch; requested once for each epoch, in ascending order.
-    Planned(PlanOf),
-    Dynamic(DynamicRank),
+/// The lease of a rank, and the inputs of the plans that determine its samples.
+pub struct Assignment {
+    pub rank: RankLease,
+    pub plans: Arc<Plans>,
+    pub identity: JobIdentity,
+    pub world_size: u64,
 }
 
 impl Assignment {
-    pub fn of(
-        control: Arc<dyn Control>,
-        lease: &Lease,
-        plans: Arc<Plans>,
-        identity: &JobIdentity,
-        world_size: u64,
-    ) -> Self {
-        let (lease, identity) = (lease.clone(), identity.clone());
-        if identity.is_dynamic() {
-            let open = lease.segments.last();
-            let batch_size = open.map_or(1, |open| open.global_batch / world_size.max(1));
-            let shuffle = identity.shuffle.clone();
-            let groups_of = Box::new(move |epoch| Ok(plans.groups(&identity, epoch)?));
-            return Self::Dynamic(DynamicRank { control, lease, groups_of, shuffle, batch_size });
-        }
-        Self::Planned(Box::new(move |epoch| {
-            control.check(&lease)?;
-            Ok(plans.plan(&identity, epoch, &lease.lanes(epoch), world_size)?)
-        }))
+    /// Returns the plan of an epoch of a deterministic job.
+    ///
+    /// # Errors  The lease is known to be invalid; there is no such plan.
+    pub(crate) fn plan(&self, epoch: u64) -> Result<Arc<EpochPlan>, LoadError> {
+        self.rank.check()?;
+        let lanes = self.rank.lease.lanes(epoch);
+        Ok(self.plans.plan(&self.identity, epoch, &lanes, self.world_size)?)
+    }
+
+    /// Returns the number of samples of a full batch of a dynamic job.
+    pub(crate) fn batch_size(&self) -> u64 {
+        let open = self.rank.lease.segments.last();
+        open.map_or(1, |open| open.global_batch / self.world_size.max(1))
     }
 }
 

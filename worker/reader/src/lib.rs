@@ -34,13 +34,13 @@ mod dynamic;
 mod planner;
 mod prefetch;
 
-pub use assignment::{Assignment, PlanOf, PrefetchOptions};
+pub use assignment::{Assignment, PrefetchOptions};
 pub use budget::default_budget_bytes;
 pub use control::{
     Claim, Control, ControlError, DoubtPolicy, Grant, IN_DOUBT_GRACE, JobSpec, Lease, LeaseRequest,
     LeaseTime, LeaseUpdate, Notifier, StartPosition, Waiting, account_from, account_to,
 };
-pub use dynamic::{DynamicRank, GrantStats, GroupsOf, lapsed};
+pub use dynamic::{GrantStats, lapsed};
 pub use epoch_samples::{CostOf, EpochSamples, SampleCosts};
 pub use meter::Demand;
 pub use planner::slot_row_bytes;

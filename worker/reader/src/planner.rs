@@ -12,7 +12,7 @@ use shardfeed_plan::{EpochPlan, MixtureEpoch, Shuffle};
 use shardfeed_source::{Dataset, DatasetFile, LoadError, SourceVersion};
 use shardfeed_tfrecord::Compression;
 
-use crate::assignment::{Assignment, PlanOf, PrefetchOptions};
+use crate::assignment::{Assignment, PrefetchOptions};
 use crate::epoch_samples::EpochSamples;
 use crate::mend::Order;
 use crate::meter::Doing;
@@ -30,8 +30,6 @@ const IMAGES_PART: u64 = 4;
 
 /// State of the thread that follows the plan.
 pub(crate) struct Planner {
-    /// The source of the plan; `None` once it is being followed.
-    pub(crate) assignment: Option<Assignment>,
     pub(crate) options: PrefetchOptions,
     pub(crate) assembler: Assembler,
     pub(crate) shared: Arc<BatchSequence>,
@@ -120,11 +118,10 @@ fn row_bytes(schemas: &ShardSchemas, record_bytes: u64) -> u64 {
 }
 
 impl Planner {
-    pub(crate) fn run(mut self) {
-        let followed = catch_unwind(AssertUnwindSafe(|| match self.assignment.take() {
-            Some(Assignment::Planned(plan_of)) => self.follow(plan_of),
-            Some(Assignment::Dynamic(rank)) => self.follow_grants(rank),
-            None => Ok(()),
+    pub(crate) fn run(mut self, assignment: &Assignment) {
+        let followed = catch_unwind(AssertUnwindSafe(|| match assignment.identity.is_dynamic() {
+            false => self.follow(assignment),
+            true => self.follow_grants(assignment),
         }));
         // An error outside of any batch takes the place of the next one.
         let error = followed.unwrap_or(Err(LoadError::ReaderLost)).err();
@@ -145,10 +142,10 @@ impl Planner {
     }
 
     /// Follows the plan, epoch by epoch and step by step, until stopped.
-    fn follow(&mut self, mut plan_of: PlanOf) -> Result<(), LoadError> {
+    fn follow(&mut self, assignment: &Assignment) -> Result<(), LoadError> {
         let (mut epoch, mut step) = (self.options.epoch, self.options.step);
         loop {
-            let plan = plan_of(epoch)?;
+            let plan = assignment.plan(epoch)?;
             let steps = plan.rank_steps(self.options.rank);
             if steps == 0 {
                 // The other epochs of a job or of a stage have none either.

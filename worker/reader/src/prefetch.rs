@@ -129,14 +129,13 @@ impl Prefetch {
         let planner = Planner {
             assembler: assembler.watched(meter),
             shared: Arc::clone(&shared),
-            assignment: Some(assignment),
             options,
             tools,
             order: None,
         };
         let planner = std::thread::Builder::new()
             .name("shardfeed-plan".into())
-            .spawn(move || planner.run())
+            .spawn(move || planner.run(&assignment))
             .map_err(no_threads)?;
         Ok(Self {
             shared,

@@ -6,7 +6,7 @@ use shardfeed_plan::Shuffle;
 use shardfeed_plan::dynamic::Groups;
 use shardfeed_source::LoadError;
 
-use crate::dynamic::DynamicRank;
+use crate::assignment::Assignment;
 use crate::dynamic::feed::{GrantFeed, Taker};
 use crate::dynamic::granted::NextStep;
 use crate::dynamic::reader::GroupReader;
@@ -14,28 +14,30 @@ use crate::epoch_samples::EpochSamples;
 use crate::mend::Order;
 use crate::meter::Doing;
 use crate::planner::{Planner, Shape, draw_key, has_window};
+use crate::prefetch::RankLease;
 use crate::sequence::Delivery;
 use crate::tuning::PREFETCH_START;
 
 impl Planner {
     /// Follows the grants, epoch by epoch and batch by batch, until stopped.
-    pub(crate) fn follow_grants(&mut self, rank: DynamicRank) -> Result<(), LoadError> {
-        let DynamicRank { control, lease, mut groups_of, shuffle, batch_size } = rank;
+    pub(crate) fn follow_grants(&mut self, assignment: &Assignment) -> Result<(), LoadError> {
+        let Assignment { rank: RankLease { control, lease }, plans, identity, .. } = assignment;
+        let (shuffle, batch_size) = (&identity.shuffle, assignment.batch_size());
         let feed = Arc::new(GrantFeed::new(batch_size));
-        control.watch(&lease, feed.bell());
+        control.watch(lease, feed.bell());
         self.shared.state.lock().feed = Some(Arc::clone(&feed));
-        let _taker = Taker::start(&feed, Arc::clone(&control), lease)?;
+        let _taker = Taker::start(&feed, Arc::clone(control), lease.clone())?;
         let (mut epoch, mut step) = (self.options.epoch, self.options.step);
         loop {
-            let groups = groups_of(epoch)?;
-            let shape = self.group_shape(&groups, &shuffle, batch_size);
+            let groups = plans.groups(identity, epoch)?;
+            let shape = self.group_shape(&groups, shuffle, batch_size);
             self.tools.samples = EpochSamples::of_dataset(epoch, shuffle.enabled);
             let (reading, _) = self.reading(&shape)?;
-            let draw = draw_key(&shuffle, epoch, &[]);
+            let draw = draw_key(shuffle, epoch, &[]);
             feed.begin_epoch((epoch, step), self.lookahead(&groups, &shape));
             self.reads(Order::Granted(groups.clone()));
             let mut reader = GroupReader::new(groups, reading, self.tools.clone());
-            let mut is_filling = !has_window(&shuffle);
+            let mut is_filling = !has_window(shuffle);
             loop {
                 let meter = &self.shared.counters.meter;
                 let Some(ticket) = meter.during(Doing::Room, || self.shared.begin()) else {

@@ -1,7 +1,7 @@
 //! Real files, read as a scripted control grants them.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use shardfeed_handoff::SlotPool;
@@ -9,16 +9,16 @@ use shardfeed_pipeline::Schema;
 use shardfeed_plan::dynamic::{GroupRange, RankList};
 use shardfeed_plan::{
     Corrupt, DECODER_NONE, JobIdentity, LoaderState, Mode, ORDER_VERSION, Planned, Sample, Segment,
-    Steps, Tail,
+    Shuffle, Steps, Tail,
 };
-use shardfeed_source::{CacheChoice, Dataset, FileRules};
+use shardfeed_source::{CacheChoice, Dataset, FileRules, LoadError};
 use shardfeed_tfrecord::{Compression, CompressionChoice, create};
 
-use super::*;
 use crate::control::{
-    Claim, ControlError, Grant, JobSpec, LeaseRequest, LeaseUpdate, Notifier, Waiting,
+    Claim, Control, ControlError, Grant, JobSpec, Lease, LeaseRequest, LeaseUpdate, Notifier,
+    Waiting,
 };
-use crate::{Assignment, Delivery, EncodedSpec, Plans, Prefetch, PrefetchOptions};
+use crate::{Assignment, Delivery, EncodedSpec, Plans, Prefetch, PrefetchOptions, RankLease};
 
 /// More time than any step of these tests takes.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -182,8 +182,12 @@ fn plans(dataset: &Dataset) -> Plans {
 impl Place {
     fn read(&self, (epoch, step): (u64, u64), prefetch: usize) -> Prefetch {
         let control: Arc<dyn Control> = Arc::<Scripted>::clone(&self.control);
-        let plans = Arc::new(plans(&self.dataset));
-        let assignment = Assignment::of(control, &lease(), plans, &self.identity, 1);
+        let assignment = Assignment {
+            rank: RankLease { control, lease: lease() },
+            plans: Arc::new(plans(&self.dataset)),
+            identity: self.identity.clone(),
+            world_size: 1,
+        };
         let options = PrefetchOptions {
             corrupt: Corrupt::Error,
             dataset: Arc::clone(&self.dataset),

@@ -41,8 +41,8 @@ impl RankLease {
         world_size: u64,
         options: PrefetchOptions,
     ) -> Result<RankReader, LoadError> {
-        let control = Arc::clone(&self.control);
-        let assignment = Assignment::of(control, &self.lease, plans, identity, world_size);
+        let (rank, identity) = (self.clone(), identity.clone());
+        let assignment = Assignment { rank, plans, identity, world_size };
         Ok(RankReader::new(self.clone(), Prefetch::start(assignment, options)?))
     }
 

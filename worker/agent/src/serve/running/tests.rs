@@ -10,7 +10,7 @@ use shardfeed_plan::{
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_reader::{
     Assignment, Control, ControlError, EncodedSpec, JobSpec, LeaseRequest, Plans, Prefetch,
-    PrefetchOptions, Waiting,
+    PrefetchOptions, RankLease, Waiting,
 };
 use shardfeed_socket::{Connection, Peer};
 use shardfeed_source::{CacheChoice, Dataset, FileRules};
@@ -129,8 +129,9 @@ fn serve_ahead(
     };
     let plans = Plans::new(dataset.manifest().counts(), (Tail::Drop, None));
     let flight = Flight::new(8, Named::default());
-    let plan_of =
-        Box::new(move |epoch| Ok(plans.plan(&identity, epoch, &lease().lanes(epoch), 1)?));
+    let control = Arc::new(Faulty(Fault::None));
+    let rank = RankLease { control, lease: lease() };
+    let assignment = Assignment { rank, plans: Arc::new(plans), identity, world_size: 1 };
     let options = PrefetchOptions {
         dataset: Arc::new(dataset),
         schemas: Arc::new(Schema::raw()).into(),
@@ -147,7 +148,7 @@ fn serve_ahead(
     let (sender, _) = worker.split();
     let peer = Peer { pid: None, uid: 0, gid: 0 };
     let rank = LeaseGuard::new(Arc::new(Faulty(fault)), lease());
-    let prefetch = Prefetch::start(Assignment::Planned(plan_of), options).unwrap();
+    let prefetch = Prefetch::start(assignment, options).unwrap();
     let ready = ReadyRank {
         start: 1,
         reader: RankReader::new(rank.clone(), prefetch),
