@@ -1,7 +1,9 @@
 //! Tokens of the sequences of a shard.
 
+use serde::{Deserialize, Serialize};
+
 /// One number for each sequence: in 2 bytes each, or in 4 if one of them needs more.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Lengths {
     /// All are below 2^16.
     Short(Vec<u16>),

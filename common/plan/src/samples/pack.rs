@@ -4,7 +4,6 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::ops::Range;
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -110,7 +109,7 @@ pub struct PackSegment {
 }
 
 /// Counts of the sequences and tokens that are in no pack.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PackLosses {
     /// Sequences without tokens.
     pub empty: u64,
@@ -121,11 +120,11 @@ pub struct PackLosses {
 }
 
 /// The packs of one shard, in all variants.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Packing {
     settings: PackSettings,
     shard: Digest,
-    lengths: Arc<Lengths>,
+    lengths: Lengths,
     losses: PackLosses,
     parts: u64,
     /// Starts of the blocks, and the end of the last one.
@@ -133,7 +132,7 @@ pub struct Packing {
 }
 
 /// Position at which a block starts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct BlockStart {
     /// Sequence and token that follow the parts of the blocks before.
     sequence: u64,
@@ -161,7 +160,6 @@ impl Packing {
         let (length, method) = (settings.length, settings.method);
         let sequences = lengths.sequences();
         let (losses, starts) = (PackLosses::default(), vec![BlockStart::default()]);
-        let lengths = Arc::new(lengths);
         let mut packing = Self { settings, shard, lengths, losses, parts: 0, starts };
         let mut tokens = 0;
         if sequences <= PACKS_MAX {

@@ -37,7 +37,7 @@ pub enum PartialWindows {
 ///
 /// Its *sequences* are the shard's records that pass the filter, in order. Groups of consecutive
 /// sequences have windows; no window has sequences of two groups.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Windows {
     settings: WindowSettings,
     /// First sequence and first window of each group with windows, and the ends of the last one.

@@ -1,5 +1,7 @@
 //! Sequences of bits that find the n-th one, the n-th zero, and the number of ones before a position.
 
+use serde::{Deserialize, Serialize};
+
 const BLOCK_WORDS: usize = 8;
 
 const WORD_BITS: u64 = 64;
@@ -10,7 +12,7 @@ const BLOCK_BITS: u64 = BLOCK_WORDS as u64 * WORD_BITS;
 const READ_AHEAD: u64 = 1 << 16;
 
 /// A sequence of bits, and the number of ones before each block.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Bits {
     pub(super) len: u64,
     pub(super) ones: u64,

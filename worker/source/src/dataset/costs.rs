@@ -1,5 +1,7 @@
+use serde::{Deserialize, Serialize};
+
 /// One number for each sample, in 1, 2, 4 or 8 bytes, as the largest one needs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Costs {
     /// Bytes of a number.
     width: usize,

@@ -18,37 +18,13 @@ const WINDOWS_MAX: u64 = 256;
 
 /// Samples of several records, in blocks that are opened together. The records are *sequences*,
 /// numbered without those that are left out.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Grouping {
     Packs(Packing),
     Windows(Windows),
 }
 
-/// A grouping without the lengths or starts of its sequences, of which it is made again.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) enum GroupingSource {
-    /// Settings, digest of the shard, and number of packs of each block.
-    Packs {
-        settings: PackSettings,
-        shard: [u8; 32],
-        counts: Vec<u64>,
-    },
-    Windows(WindowSettings),
-}
-
 impl Grouping {
-    /// Returns what the grouping is made again of.
-    pub(super) fn source(&self) -> GroupingSource {
-        match self {
-            Self::Packs(packing) => GroupingSource::Packs {
-                settings: packing.settings().clone(),
-                shard: *packing.shard().as_bytes(),
-                counts: packing.counts(),
-            },
-            Self::Windows(windows) => GroupingSource::Windows(windows.settings().clone()),
-        }
-    }
-
     pub(super) fn memory_bytes(&self) -> usize {
         match self {
             Self::Packs(packing) => packing.memory_bytes(),

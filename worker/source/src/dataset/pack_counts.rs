@@ -66,6 +66,8 @@ mod tests {
         let mut again = counted;
         again.group(&program, shard, &counts.unwrap()).unwrap();
         assert_eq!(again, map);
+        let in_file = postcard::to_stdvec(&map).unwrap();
+        assert_eq!(postcard::from_bytes::<SampleMap>(&in_file).unwrap(), map);
         let others = [name("map", &self::program(17)), name("other", &program)];
         for other in others.map(Option::unwrap) {
             assert_ne!(other, of_map);

@@ -1,11 +1,12 @@
 //! Sample maps: which records of each shard, or which of their rows, are samples.
 
+use serde::{Deserialize, Serialize};
 use shardfeed_pipeline::{CountedRecords, MeasuredColumns, SampleProgram};
 use shardfeed_plan::{Digest, Lengths, PackError};
 
 use super::bits::Bits;
 use super::costs::{Costs, read_numbers};
-use super::grouping::{Grouping, GroupingSource};
+use super::grouping::Grouping;
 use crate::cache::object_kind::ObjectKind;
 
 mod held;
@@ -20,7 +21,7 @@ pub use tally::SampleTally;
 pub(super) const KIND: ObjectKind = ObjectKind("shardfeed samples 2\n");
 
 /// Samples of one shard: its records, those that pass a filter, or their rows.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SampleMap {
     records: u64,
     /// Rows of each record: as many ones, and a zero. `None`: each record is one row.
@@ -144,28 +145,18 @@ impl SampleMap {
         counts: &[u64],
     ) -> Result<(), PackError> {
         self.last_key = None;
-        if let Some(packer) = program.packer().filter(|_| self.tokens.is_some()) {
-            let (settings, shard) = (packer.spec().settings(), *shard.as_bytes());
-            self.group_by(GroupingSource::Packs { settings, shard, counts: counts.to_vec() })?;
-        }
-        match program.windower() {
-            Some(windower) => self.group_by(GroupingSource::Windows(windower.spec().settings())),
-            None => Ok(()),
-        }
-    }
-
-    fn group_by(&mut self, source: GroupingSource) -> Result<(), PackError> {
-        let grouping = match source {
-            GroupingSource::Packs { settings, shard, counts } => {
-                let tokens = self.tokens.take().unwrap_or_default();
-                Grouping::packs(settings, Digest::from_bytes(shard), *tokens, &counts)?
-            }
-            GroupingSource::Windows(settings) => {
-                let starts = self.starts.clone().unwrap_or_default();
-                let record_bytes = self.data_bytes.div_ceil(starts.len.max(1));
-                let starts = (0..starts.len).map(|at| starts.has(at));
-                Grouping::windows(settings, starts, record_bytes)?
-            }
+        let grouping = if let Some(packer) = program.packer()
+            && let Some(tokens) = self.tokens.take()
+        {
+            Grouping::packs(packer.spec().settings(), shard, *tokens, counts)?
+        } else if let Some(windower) = program.windower() {
+            let none = Bits::default();
+            let starts = self.starts.as_deref().unwrap_or(&none);
+            let record_bytes = self.data_bytes.div_ceil(starts.len.max(1));
+            let starts = (0..starts.len).map(|at| starts.has(at));
+            Grouping::windows(windower.spec().settings(), starts, record_bytes)?
+        } else {
+            return Ok(());
         };
         self.grouping = Some(Box::new(grouping));
         Ok(())
@@ -397,21 +388,6 @@ impl SampleMap {
         (map.is_of(program) && map.data_bytes <= i64::MAX as u64).then_some(map)
     }
 
-    /// Returns the map in the form in which a process keeps it.
-    fn to_file(&self) -> Vec<u8> {
-        let source = self.grouping().map(Grouping::source);
-        postcard::to_stdvec(&(self.records, self.encode(""), source)).expect("plain data")
-    }
-
-    fn of_file(bytes: &[u8]) -> Option<Self> {
-        let (records, map, source): (_, Vec<u8>, _) = postcard::from_bytes(bytes).ok()?;
-        let mut map = Self::read(&map, "", records)?;
-        match source {
-            Some(source) => map.group_by(source).is_ok().then_some(map),
-            None => Some(map),
-        }
-    }
-
     /// Returns the bytes that the map takes in memory, about.
     fn memory_bytes(&self) -> usize {
         let bits = [&self.rows, &self.passes, &self.starts].into_iter().flatten();
@@ -626,7 +602,8 @@ mod tests {
         // A trainer does not know the bytes of files.
         maps.push(SampleMap::of_all(100, u64::MAX));
         for map in maps {
-            assert_eq!(SampleMap::of_file(&map.to_file()).as_ref(), Some(&map));
+            let in_file = postcard::to_stdvec(&map).unwrap();
+            assert_eq!(postcard::from_bytes::<SampleMap>(&in_file).unwrap(), map);
             let bytes = map.encode("one");
             assert_eq!(SampleMap::read(&bytes, "one", 100), Some(map));
             for at in 0..bytes.len() {

@@ -221,7 +221,8 @@ impl MapInFile {
         if let Err(error) = self.file.file.read_exact_at(&mut bytes, self.start) {
             panic!("this process's file of sample maps cannot be read: {error}");
         }
-        let map = SampleMap::of_file(&bytes).expect("the file has what this process wrote");
+        let map: SampleMap =
+            postcard::from_bytes(&bytes).expect("the file has what this process wrote");
         let map = Arc::new(map);
         read().add(self.start, &map);
         map
@@ -250,7 +251,7 @@ impl MapFile {
     ///
     /// # Errors  The disk has no space left.
     fn write(self: Arc<Self>, map: &SampleMap) -> io::Result<MapInFile> {
-        let bytes = map.to_file();
+        let bytes = postcard::to_stdvec(map).expect("plain data");
         let (len, start) = (bytes.len(), self.end.fetch_add(bytes.len() as u64, Ordering::Relaxed));
         self.file.write_all_at(&bytes, start)?;
         Ok(MapInFile { file: self, start, len })
