@@ -7,6 +7,7 @@
 //! entries replace earlier ones. New results are therefore appended: a dataset that is scanned part
 //! by part does not rewrite the file for each part.
 
+pub(crate) mod kept;
 pub(crate) mod object_kind;
 pub(crate) mod object_log;
 pub(crate) mod shared_index;

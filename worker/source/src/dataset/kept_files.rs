@@ -11,6 +11,7 @@ use shardfeed_tfrecord::{Compression, ShardIndex};
 
 use super::Dataset;
 use super::samples::SampleMaps;
+use crate::cache::kept::KeptObjects;
 use crate::cache::object_kind::ObjectKind;
 use crate::cache::{Cache, CacheOptions, Entries, IndexedFile};
 use crate::discover::{Found, absolute_pattern};
@@ -77,12 +78,9 @@ pub fn kept_dataset(
 }
 
 fn keep(kind: ObjectKind, name: String, body: &[u8], cache: &CacheOptions) {
-    let object = kind.encode(&name, body);
-    if let Some(folder) = cache.folder.folder() {
-        let log = cache.log(folder.join(kind.folder()));
-        if log.read(&name).as_ref() != Some(&object) {
-            log.add([(&name, object.clone())]);
-        }
+    let (object, kept) = (kind.encode(&name, body), KeptObjects::new(cache));
+    if kept.here(kind, &name).as_ref() != Some(&object) {
+        kept.keep(kind, [(&name, object.clone())]);
     }
     let Some(index) = cache.index.clone() else { return };
     let keep = move || {
@@ -103,13 +101,8 @@ fn kept(
     cache: &CacheOptions,
     go_on: &mut dyn FnMut() -> bool,
 ) -> Result<Option<Vec<u8>>, LoadError> {
-    let log = cache.folder.folder().map(|folder| cache.log(folder.join(kind.folder())));
-    let mut object = log.and_then(|log| log.read(name));
-    if let (None, Some(index)) = (&object, &cache.index) {
-        let found = index.read(&[kind.in_index(name)], go_on)?;
-        object = found.into_iter().next().flatten();
-    }
-    Ok(object.as_ref().and_then(|object| kind.decode(name, object)).map(<[u8]>::to_vec))
+    let decode = |object: &[u8]| kind.decode(name, object).map(<[u8]>::to_vec);
+    KeptObjects::new(cache).find(kind, name, go_on, decode)
 }
 
 impl Dataset {

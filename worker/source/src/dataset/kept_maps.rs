@@ -8,32 +8,24 @@ use shardfeed_pipeline::{MeasuredColumn, MeasuredColumns, SampleProgram};
 use shardfeed_plan::{Digest, Shard};
 
 use super::counting::{CountedShard, grouped, lacks};
-use super::host_maps::{
-    COLUMNS, DAMAGED, HostLogs, MapNames, column_digest, column_name, decode_column, encode_column,
-    key_of,
-};
+use super::map_names::{COLUMNS, DAMAGED, MapNames, column_name, decode_column, encode_column};
 use super::samples::{DamagedRecord, HeldMap, MapRef, SampleMap};
 use super::{Dataset, pack_counts, samples};
 use crate::cache::CacheOptions;
-use crate::cache::object_kind::ObjectKind;
-use crate::cache::shared_index::{READ_TOGETHER, SharedIndex};
+use crate::cache::kept::KeptObjects;
+use crate::cache::shared_index::READ_TOGETHER;
 use crate::error::LoadError;
 use crate::index::{ScanProgress, ScanStage};
 use crate::looks::each;
 use crate::remote::GoOn;
 use crate::shared::Lock;
 
-/// Callback with the shard, the name and the content of an object; `false`: it is damaged.
-type Take<'a> = &'a mut dyn FnMut(usize, &str, &[u8]) -> Result<bool, LoadError>;
-
 /// Places of the maps of a dataset's shards.
 pub(super) struct KeptMaps {
     dataset: Arc<Dataset>,
     program: Arc<SampleProgram>,
     names: MapNames,
-    /// Kept on this host; `None`: nothing is.
-    host: Option<HostLogs>,
-    index: Option<SharedIndex>,
+    objects: KeptObjects,
 }
 
 /// The map of a shard without its damaged records, as it is stored.
@@ -51,10 +43,9 @@ impl KeptMaps {
         program: &Arc<SampleProgram>,
         options: &CacheOptions,
     ) -> Self {
-        let names = MapNames::new(program);
-        let host = HostLogs::open(options, program, &names);
+        let (names, objects) = (MapNames::new(program), KeptObjects::new(options));
         let (dataset, program) = (Arc::clone(dataset), Arc::clone(program));
-        Self { dataset, program, names, host, index: options.index.clone() }
+        Self { dataset, program, names, objects }
     }
 
     fn shard(&self, shard: usize) -> &Shard {
@@ -65,11 +56,6 @@ impl KeptMaps {
         self.names.map(self.shard(shard))
     }
 
-    /// Returns the key of a shard's objects on this host.
-    fn key(&self, shard: usize) -> String {
-        key_of(&self.name(shard)).to_owned()
-    }
-
     /// Adds the missing maps that this host keeps; with their packs, if their numbers are kept.
     ///
     /// # Errors  A sequence is too long; `Interrupted`.
@@ -78,9 +64,10 @@ impl KeptMaps {
         maps: &mut [Option<HeldMap>],
         progress: &mut dyn FnMut(ScanProgress) -> bool,
     ) -> Result<(), LoadError> {
-        let Some(host) = &self.host else { return Ok(()) };
-        host.maps.refresh();
-        host.packs.iter().for_each(|packs| packs.refresh());
+        if !self.objects.is_on_host() {
+            return Ok(());
+        }
+        self.objects.refresh();
         let lacks = |map: &Option<HeldMap>| map.is_none() || self.lacks_packs(map.as_ref());
         let lacking: Vec<_> = (0..maps.len()).filter(|shard| lacks(&maps[*shard])).collect();
         let mut state = ScanProgress::at(ScanStage::Counting);
@@ -104,15 +91,13 @@ impl KeptMaps {
     /// Returns the map of a shard, with its packs if the numbers of these are kept on this host.
     /// - `known`: the map, if it is known.
     fn of_host(&self, shard: usize, known: Option<HeldMap>) -> Result<Option<HeldMap>, LoadError> {
-        let Some(host) = &self.host else { return Ok(known) };
-        let key = self.key(shard);
-        let read = || self.decode(shard, &host.maps.read(&key)?);
+        let name = self.name(shard);
+        let read = || self.decode(shard, &self.objects.here(samples::KIND, &name)?);
         let known = known.map(|map| map.get().clone());
         let Some(map) = known.or_else(read) else { return Ok(None) };
-        if self.program.packer().is_some()
-            && map.grouping().is_none()
-            && let Some(of) = pack_counts::name(&self.name(shard), &self.program)
-            && let Some(bytes) = host.packs.as_ref().and_then(|packs| packs.read(&key))
+        if map.grouping().is_none()
+            && let Some(of) = pack_counts::name(&name, &self.program)
+            && let Some(bytes) = self.objects.here(pack_counts::KIND, &of)
             && let Some(counts) = pack_counts::decode(&of, &bytes)
         {
             return grouped(&self.dataset, &self.program, shard, map, &counts).map(Some);
@@ -128,12 +113,13 @@ impl KeptMaps {
         maps: &mut [Option<HeldMap>],
         progress: &mut dyn FnMut(ScanProgress) -> bool,
     ) -> Result<(), LoadError> {
-        let Some(index) = &self.index else { return Ok(()) };
         let missing = (0..maps.len()).filter(|shard| maps[*shard].is_none());
         let missing: Vec<_> = missing.map(|shard| (shard, self.name(shard))).collect();
-        read_objects(index, samples::KIND, &missing, progress, &mut |shard, _, bytes| {
+        let state = ScanProgress::at(ScanStage::Counting);
+        let mut go_on =
+            |files| progress(ScanProgress { files, files_total: missing.len(), ..state });
+        self.objects.find_all(samples::KIND, &missing, &mut go_on, &mut |shard, _, bytes| {
             let Some(map) = self.decode(shard, bytes) else { return Ok(false) };
-            self.keep_object(shard, bytes);
             maps[shard] = Some(self.held(shard, map)?);
             Ok(true)
         })?;
@@ -141,14 +127,14 @@ impl KeptMaps {
         let counts =
             |shard: usize| Some((shard, pack_counts::name(&self.name(shard), &self.program)?));
         let counts: Vec<_> = lacking.filter_map(counts).collect();
-        read_objects(index, pack_counts::KIND, &counts, progress, &mut |shard, name, bytes| {
+        let mut go_on =
+            |files| progress(ScanProgress { files, files_total: counts.len(), ..state });
+        self.objects.find_all(pack_counts::KIND, &counts, &mut go_on, &mut |shard, name, bytes| {
             let Some(counts) = pack_counts::decode(name, bytes) else { return Ok(false) };
             if let Some(map) = maps[shard].take() {
                 let map = map.get().clone();
                 maps[shard] = Some(grouped(&self.dataset, &self.program, shard, map, &counts)?);
             }
-            let packs = self.host.iter().filter_map(|host| host.packs.as_ref());
-            packs.for_each(|packs| packs.add([(self.key(shard), bytes.to_vec())]));
             Ok(true)
         })
     }
@@ -188,45 +174,14 @@ impl KeptMaps {
         key: &str,
         go_on: GoOn<'_>,
     ) -> Result<Option<MeasuredColumn>, LoadError> {
-        let name = self.column_name(shard, key);
-        if let Some((_, column)) = self.kept_column(shard, key) {
-            return Ok(Some(column));
-        }
-        let Some(index) = &self.index else { return Ok(None) };
-        let object = COLUMNS.in_index(&name);
-        let found = index.read(std::slice::from_ref(&object), go_on)?;
-        let Some(bytes) = found.into_iter().flatten().next() else { return Ok(None) };
-        let column = decode_column(&name, &bytes, self.values(shard, key));
-        if column.is_none() && !index.is_filling {
-            return Err(index.damaged(&object));
-        }
-        column.is_some().then(|| self.keep_column(shard, key, &bytes));
-        Ok(column)
-    }
-
-    /// Returns a column of a shard that this host has, also as it is stored.
-    fn kept_column(&self, shard: usize, key: &str) -> Option<(Vec<u8>, MeasuredColumn)> {
-        let log = self.host.as_ref()?.column(&column_digest(key));
-        let name = self.column_name(shard, key);
-        let bytes = log.read(key_of(&name))?;
-        let column = decode_column(&name, &bytes, self.values(shard, key))?;
-        Some((bytes, column))
+        let (name, values) = (column_name(self.shard(shard), key), self.values(shard, key));
+        self.objects.find(COLUMNS, &name, go_on, |bytes| decode_column(&name, bytes, values))
     }
 
     /// Returns the number of values of a column; `None`: it has one for each row.
     fn values(&self, shard: usize, key: &str) -> Option<u64> {
         let of_rows = self.program.row_columns().map(|(_, keys)| keys).unwrap_or_default();
         (!of_rows.iter().any(|of_row| of_row == key)).then(|| self.shard(shard).records)
-    }
-
-    fn keep_column(&self, shard: usize, key: &str, bytes: &[u8]) {
-        let host = self.host.iter();
-        host.for_each(|host| host.keep_column(key, &self.column_name(shard, key), bytes.to_vec()));
-    }
-
-    /// Returns the name of a column of a shard, for any program that needs it.
-    fn column_name(&self, shard: usize, key: &str) -> String {
-        column_name(self.shard(shard), key)
     }
 
     /// Keeps the values of all records of a shard, on this host and in the index.
@@ -238,16 +193,16 @@ impl KeptMaps {
         columns: &MeasuredColumns,
         go_on: GoOn<'_>,
     ) -> Result<(), LoadError> {
-        if self.index.is_none() && self.host.is_none() {
+        if self.objects.index().is_none() && !self.objects.is_on_host() {
             return Ok(());
         }
         for (key, column) in columns.whole() {
-            let name = self.column_name(shard, key);
+            let name = column_name(self.shard(shard), key);
             let bytes = encode_column(&name, column);
-            if let Some(index) = &self.index {
+            if let Some(index) = self.objects.index() {
                 index.offer(&COLUMNS.in_index(&name), &bytes, go_on)?;
             }
-            self.keep_column(shard, key, &bytes);
+            self.objects.keep(COLUMNS, [(&name, bytes)]);
         }
         Ok(())
     }
@@ -255,7 +210,7 @@ impl KeptMaps {
     /// Returns a shard that was counted with damaged records, if the file is as it was then.
     pub(super) fn damaged(&self, shard: usize) -> Option<CountedShard> {
         let name = self.damaged_name(shard);
-        let bytes = self.host.as_ref()?.damaged.read(key_of(&name))?;
+        let bytes = self.objects.here(DAMAGED, &name)?;
         let kept: KeptDamaged = postcard::from_bytes(DAMAGED.decode(&name, &bytes)?).ok()?;
         let map = self.decode(shard, &kept.map)?;
         let number = shard as u32;
@@ -271,14 +226,13 @@ impl KeptMaps {
 
     /// Keeps a shard with damaged records, on this host only: another copy may be intact.
     pub(super) fn keep_damaged(&self, shard: usize, counted: &CountedShard) {
-        let Some(host) = &self.host else { return };
         let records = counted.damaged.iter();
         let records = records.map(|one| (one.ordinal, one.offset, one.reason.clone())).collect();
         let map = counted.map.encode(&self.name(shard));
         let kept = KeptDamaged { map, records, total: counted.damaged_total };
         let body = postcard::to_stdvec(&kept).expect("plain data");
         let name = self.damaged_name(shard);
-        host.damaged.add([(key_of(&name), DAMAGED.encode(&name, &body))]);
+        self.objects.keep(DAMAGED, [(&name, DAMAGED.encode(&name, &body))]);
     }
 
     /// Returns the name of a map without damaged records: a file that is repaired has the same
@@ -298,7 +252,7 @@ impl KeptMaps {
         maps: &[Option<HeldMap>],
         progress: &mut dyn FnMut(ScanProgress) -> bool,
     ) -> Result<(), LoadError> {
-        let Some(index) = self.index.as_ref().filter(|index| index.is_filling) else {
+        let Some(index) = self.objects.index().filter(|index| index.is_filling) else {
             return Ok(());
         };
         let mut state = ScanProgress::at(ScanStage::Counting);
@@ -307,7 +261,7 @@ impl KeptMaps {
         for shards in shards.chunks(READ_TOGETHER) {
             let objects = shards.iter().filter_map(|shard| Some((*shard, maps[*shard].as_ref()?)));
             let objects = objects.flat_map(|(shard, map)| {
-                [self.objects(shard, &map.get()), self.column_objects(shard)].concat()
+                [self.map_objects(shard, &map.get()), self.column_objects(shard)].concat()
             });
             let (names, contents): (Vec<_>, Vec<_>) = objects.unzip();
             let there = index.read(&names, &mut || progress(state))?;
@@ -322,7 +276,7 @@ impl KeptMaps {
     }
 
     /// Returns the objects of a shard in an index, the map first: their names and contents.
-    fn objects(&self, shard: usize, map: &SampleMap) -> Vec<(String, Vec<u8>)> {
+    fn map_objects(&self, shard: usize, map: &SampleMap) -> Vec<(String, Vec<u8>)> {
         let name = self.name(shard);
         let of_map = (samples::KIND.in_index(&name), map.encode(&name));
         let counts = pack_counts::name(&name, &self.program).and_then(|name| {
@@ -335,8 +289,10 @@ impl KeptMaps {
     /// Returns the columns of a shard that this host has, as objects of an index.
     fn column_objects(&self, shard: usize) -> Vec<(String, Vec<u8>)> {
         let stored = |key: String| {
-            let (bytes, _) = self.kept_column(shard, &key)?;
-            Some((COLUMNS.in_index(&self.column_name(shard, &key)), bytes))
+            let name = column_name(self.shard(shard), &key);
+            let bytes = self.objects.here(COLUMNS, &name)?;
+            decode_column(&name, &bytes, self.values(shard, &key))?;
+            Some((COLUMNS.in_index(&name), bytes))
         };
         let of_rows = self.program.row_columns().map(|(_, keys)| keys).unwrap_or_default();
         let keys = self.program.columns().unwrap_or_default().into_iter();
@@ -354,8 +310,8 @@ impl KeptMaps {
         is_new: bool,
         go_on: GoOn<'_>,
     ) -> Result<(), LoadError> {
-        let Some(index) = &self.index else { return Ok(()) };
-        for (name, bytes) in self.objects(shard, map).into_iter().skip(usize::from(!is_new)) {
+        let Some(index) = self.objects.index() else { return Ok(()) };
+        for (name, bytes) in self.map_objects(shard, map).into_iter().skip(usize::from(!is_new)) {
             index.offer(&name, &bytes, go_on)?;
         }
         Ok(())
@@ -363,25 +319,22 @@ impl KeptMaps {
 
     /// Writes maps to this host's cache.
     pub(super) fn keep<'a>(&self, maps: impl Iterator<Item = (usize, MapRef<'a>)>) {
-        let Some(host) = &self.host else { return };
-        host.maps.add(maps.map(|(shard, map)| {
+        let encoded = |(shard, map): (usize, MapRef<'_>)| {
             let name = self.name(shard);
-            (key_of(&name).to_owned(), map.encode(&name))
-        }));
-    }
-
-    fn keep_object(&self, shard: usize, bytes: &[u8]) {
-        let host = self.host.iter();
-        host.for_each(|host| host.maps.add([(self.key(shard), bytes.to_vec())]));
+            let object = map.encode(&name);
+            (name, object)
+        };
+        self.objects.keep(samples::KIND, maps.map(encoded));
     }
 
     /// Writes the numbers of packs of maps to this host's cache, if packs are samples.
     pub(super) fn keep_counts<'a>(&self, maps: impl Iterator<Item = (usize, MapRef<'a>)>) {
-        let Some(packs) = self.host.as_ref().and_then(|host| host.packs.as_ref()) else { return };
-        packs.add(maps.filter_map(|(shard, map)| {
+        let encoded = |(shard, map): (usize, MapRef<'_>)| {
             let name = pack_counts::name(&self.name(shard), &self.program)?;
-            Some((self.key(shard), pack_counts::encode(&name, &map)?))
-        }));
+            let object = pack_counts::encode(&name, &map)?;
+            Some((name, object))
+        };
+        self.objects.keep(pack_counts::KIND, maps.filter_map(encoded));
     }
 
     /// Stores a map, with its windows; packs need the numbers of them, or take time.
@@ -402,29 +355,4 @@ impl KeptMaps {
     fn lacks_packs(&self, map: Option<&HeldMap>) -> bool {
         map.is_some() && lacks(&self.program, map)
     }
-}
-
-/// Reads the objects that an index has.
-/// - `objects`: shard and name of each.
-fn read_objects(
-    index: &SharedIndex,
-    kind: ObjectKind,
-    objects: &[(usize, String)],
-    progress: &mut dyn FnMut(ScanProgress) -> bool,
-    take: Take<'_>,
-) -> Result<(), LoadError> {
-    let mut state = ScanProgress::at(ScanStage::Counting);
-    state.files_total = objects.len();
-    for some in objects.chunks(READ_TOGETHER) {
-        let names: Vec<_> = some.iter().map(|(_, name)| kind.in_index(name)).collect();
-        let found = index.read(&names, &mut || progress(state))?;
-        for (((shard, name), bytes), object) in some.iter().zip(found).zip(&names) {
-            let Some(bytes) = bytes else { continue };
-            if !take(*shard, name, &bytes)? && !index.is_filling {
-                return Err(index.damaged(object));
-            }
-        }
-        state.files += some.len();
-    }
-    Ok(())
 }

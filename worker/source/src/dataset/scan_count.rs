@@ -10,9 +10,10 @@ use shardfeed_tfrecord::{
     Chunk, FOOTER_BYTES, IndexOptions, ReadAt, RecordSpan, ShardIndex, index_chunks,
 };
 
-use super::host_maps::{HostLogs, MapNames};
-use super::samples::SampleMap;
+use super::map_names::{COLUMNS, MapNames, column_name, encode_column};
+use super::samples::{self, SampleMap};
 use crate::cache::CacheOptions;
+use crate::cache::kept::KeptObjects;
 
 /// Maximum number of rows that are parsed together.
 const ROWS: usize = 512;
@@ -34,7 +35,7 @@ pub(crate) struct ScanCounter {
     root: PathBuf,
     program: Arc<SampleProgram>,
     names: MapNames,
-    host: HostLogs,
+    kept: KeptObjects,
 }
 
 impl ScanCounter {
@@ -46,10 +47,12 @@ impl ScanCounter {
     ) -> Option<Arc<Self>> {
         let program = program?;
         let is_added = options.index.as_ref().is_some_and(|index| !index.is_filling);
-        let names = MapNames::new(program);
-        let host = HostLogs::open(options, program, &names).filter(|_| !is_added)?;
+        let (kept, names) = (KeptObjects::new(options), MapNames::new(program));
+        if is_added || !kept.is_on_host() {
+            return None;
+        }
         let (root, program) = (root.to_owned(), Arc::clone(program));
-        Some(Arc::new(Self { root, program, names, host }))
+        Some(Arc::new(Self { root, program, names, kept }))
     }
 
     /// Indexes a file, and counts its samples.
@@ -83,7 +86,12 @@ impl ScanCounter {
         };
         let (path, digest) = (path.to_owned(), Digest::from_bytes(index.digest));
         let shard = Shard { path, records: index.records, digest };
-        self.host.keep(&self.names, &shard, &map, &columns);
+        for (key, column) in columns.whole() {
+            let name = column_name(&shard, key);
+            self.kept.keep(COLUMNS, [(&name, encode_column(&name, column))]);
+        }
+        let name = self.names.map(&shard);
+        self.kept.keep(samples::KIND, [(&name, map.encode(&name))]);
         ScanCounted::Indexed(index)
     }
 }
