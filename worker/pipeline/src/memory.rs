@@ -83,43 +83,23 @@ pub enum Reading {
 pub enum MemoryError {
     /// Compressed shards, and small records of remote ones, can only be read front to back.
     #[error(
-        "the shuffle windows of {lanes} lane(s) need about {need_bytes} bytes, memory_budget has \
-         {have_bytes} left for them, and {shards} cannot be read out of order; use \
-         {}{}memory_budget of at least {budget_fits}",
-        option("shuffle_window", *window_fits),
-        if *has_blocks { "a smaller interleave= of the loader or block= of pack(), or " } else { "" }
+        "{what} of {lanes} lane(s) need about {need_bytes} bytes, memory_budget has {have_bytes} left for \
+         them, and {shards} cannot be read out of order; use {advice}memory_budget of at least \
+         {budget_fits}"
     )]
-    CompressedWindow {
+    Windows {
+        /// What each lane holds.
+        what: &'static str,
         /// Description of the shards.
         shards: &'static str,
         /// Lanes that the rank reads.
         lanes: u64,
-        /// Bytes of two windows in each.
+        /// Bytes of that in each lane.
         need_bytes: u64,
         have_bytes: u64,
-        /// True if each split that is read holds a block of records.
-        has_blocks: bool,
-        /// Largest window that fits; `None`: no window does.
-        window_fits: Option<u64>,
-        budget_fits: u64,
-    },
-    #[error(
-        "the rows of balanced steps and the shuffle windows of {lanes} lane(s) need about {need_bytes} \
-         bytes, memory_budget has {have_bytes} left for them, and {shards} cannot be read out of \
-         order; use balance(window={balance_fits}) or less, a smaller shuffle_window, or \
-         memory_budget of at least {budget_fits}"
-    )]
-    BalanceWindow {
-        /// Description of the shards.
-        shards: &'static str,
-        /// Lanes that the rank reads.
-        lanes: u64,
-        /// Bytes of the rows and windows in each.
-        need_bytes: u64,
-        have_bytes: u64,
-        /// Largest window of balanced steps that fits.
-        balance_fits: u64,
-        /// Smallest budget that fits this window.
+        /// Options that lower the need, each with ` or `; may be empty.
+        advice: String,
+        /// Smallest budget that fits.
         budget_fits: u64,
     },
     #[error(
@@ -218,17 +198,11 @@ impl Need {
     }
 }
 
-/// Returns the advice to lower an option to a value that fits; empty if none does.
-fn option(name: &str, fits: Option<u64>) -> String {
-    fits.map_or_else(String::new, |fits| format!("{name}={fits} or less, or "))
-}
-
 impl MemoryError {
     /// Budget that fits, if the error names one.
     fn budget(&mut self) -> Option<&mut u64> {
         match self {
-            Self::CompressedWindow { budget_fits, .. }
-            | Self::BalanceWindow { budget_fits, .. } => Some(budget_fits),
+            Self::Windows { budget_fits, .. } => Some(budget_fits),
             _ => None,
         }
     }
@@ -280,26 +254,30 @@ pub fn reading(need: &Need) -> Result<Reading, MemoryError> {
         };
         let budget_fits =
             window_bytes.saturating_add(reading_bytes).saturating_add(need.batch_bytes);
-        if need.balance > 0 {
+        let (what, advice) = if need.balance > 0 {
             let without = Need { balance: 0, ..*need }.window_bytes();
             let each = 2 * (per_sample + need.lanes.max(1) * BALANCED_ROW_BYTES);
-            return Err(MemoryError::BalanceWindow {
-                shards,
-                lanes: need.lanes,
-                need_bytes: window_bytes,
-                have_bytes,
-                balance_fits: (have_bytes.saturating_sub(without) / each).max(1),
-                budget_fits,
-            });
-        }
-        return Err(MemoryError::CompressedWindow {
+            let fits = (have_bytes.saturating_sub(without) / each).max(1);
+            let advice = format!("balance(window={fits}) or less, a smaller shuffle_window, or ");
+            ("the rows of balanced steps and the shuffle windows", advice)
+        } else {
+            let window = match (have_bytes / per_sample).saturating_sub(more) / windows {
+                0 => String::new(),
+                fits => format!("shuffle_window={fits} or less, or "),
+            };
+            let blocks = match need.block_bytes {
+                0 => "",
+                _ => "a smaller interleave= of the loader or block= of pack(), or ",
+            };
+            ("the shuffle windows", window + blocks)
+        };
+        return Err(MemoryError::Windows {
+            what,
             shards,
             lanes: need.lanes,
             need_bytes: window_bytes,
             have_bytes,
-            has_blocks: need.block_bytes > 0,
-            window_fits: Some((have_bytes / per_sample).saturating_sub(more) / windows)
-                .filter(|fits| *fits > 0),
+            advice,
             budget_fits,
         });
     }
@@ -380,6 +358,16 @@ mod tests {
         assert!(uneven.least_bytes(Reading::Locate) < need.least_bytes(even));
     }
 
+    /// Returns the window and the budget that an error names.
+    fn fits(error: &MemoryError) -> (u64, u64) {
+        let text = error.to_string();
+        let named = |option: &str| {
+            let (_, behind) = text.split_once(option).unwrap();
+            behind.split(' ').next().unwrap().parse().unwrap()
+        };
+        (named("shuffle_window="), named("memory_budget of at least "))
+    }
+
     #[test]
     fn compressed_shards_name_the_window_that_fits() {
         let need = Need { compressed: true, budget_bytes: 20 << 20, ..need() };
@@ -390,10 +378,8 @@ mod tests {
              13631488 left for them, and compressed shards cannot be read out of order; use \
              shuffle_window=3021 or less, or memory_budget of at least 52460032"
         );
-        let MemoryError::CompressedWindow { window_fits, budget_fits, .. } = error else {
-            panic!("{error}");
-        };
-        assert!(reading(&Need { window: window_fits.unwrap(), ..need }).is_ok());
+        let (window_fits, budget_fits) = fits(&error);
+        assert!(reading(&Need { window: window_fits, ..need }).is_ok());
         assert!(reading(&Need { budget_bytes: budget_fits, ..need }).is_ok());
     }
 
@@ -402,10 +388,7 @@ mod tests {
         let need = Need { sources: 35, compressed: true, budget_bytes: 20 << 20, ..need() };
         assert_eq!(need.held(), 2 * (3 * 10_000 + 1024 + 4 * 35));
         let error = reading(&need).unwrap_err();
-        let MemoryError::CompressedWindow { window_fits, budget_fits, .. } = error else {
-            panic!("{error}");
-        };
-        let window_fits = window_fits.unwrap();
+        let (window_fits, budget_fits) = fits(&error);
         assert!(window_fits > 1 && reading(&Need { window: window_fits, ..need }).is_ok());
         assert!(reading(&Need { window: window_fits + 2, ..need }).is_err());
         assert!(reading(&Need { budget_bytes: budget_fits, ..need }).is_ok());
@@ -436,7 +419,7 @@ mod tests {
         let endless = Need { window_record_bytes: endless.record_bytes, ..endless };
         let choose = |budget_bytes| reading(&Need { budget_bytes, ..endless });
         let error = choose(1 << 20).unwrap_err().with_budget(choose);
-        assert!(matches!(error, MemoryError::CompressedWindow { budget_fits: u64::MAX, .. }));
+        assert!(matches!(error, MemoryError::Windows { budget_fits: u64::MAX, .. }));
     }
 
     #[test]

@@ -400,10 +400,13 @@ fn same_rows(first: (&str, &Extent), second: (&str, &Extent)) -> Result<(), Fail
     for (level, (one, other)) in levels.enumerate() {
         let differs = |(_, (one, other)): &(usize, (&i64, &i64))| one != other;
         if let Some((item, (one, other))) = one.iter().zip(other).enumerate().find(differs) {
-            let found = [*one, *other];
-            let names = (first.0.into(), second.0.into());
-            let fault = OperatorFault::Lengths { first: names.0, second: names.1, found };
-            return Err((first.1.row_of(level, item), fault));
+            let what = format!(
+                "rows of `{}` and `{}` have different lengths, {:?}",
+                first.0,
+                second.0,
+                [one, other]
+            );
+            return Err((first.1.row_of(level, item), OperatorFault::Record(what)));
         }
     }
     Ok(())

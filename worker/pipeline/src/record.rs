@@ -68,13 +68,6 @@ pub struct RowError {
     pub fault: RowFault,
 }
 
-fn names(holds: &[String]) -> String {
-    if holds.is_empty() {
-        return String::new();
-    }
-    format!("; the record holds `{}`", holds.join("`, `"))
-}
-
 impl RowError {
     pub(crate) fn at(row: &Row<'_>, fault: impl Into<RowFault>) -> Self {
         let Row { sample, offset, part, .. } = *row;
@@ -82,12 +75,16 @@ impl RowError {
     }
 
     /// Adds the names of the record's features, as a missing name is usually a misspelt one.
-    pub(crate) fn parse(row: &Row<'_>, error: ParseError) -> Self {
+    pub(crate) fn parse(row: &Row<'_>, error: &ParseError) -> Self {
         const NAMES_MAX: usize = 40;
         let held = features_of(row.data()).unwrap_or_default();
         let name = |feature: &FoundFeature<'_>| String::from_utf8_lossy(feature.name).into_owned();
-        let holds = held.iter().take(NAMES_MAX).map(name).collect();
-        Self::at(row, RowFault::Parse { error: Box::new(error), holds })
+        let holds: Vec<String> = held.iter().take(NAMES_MAX).map(name).collect();
+        let holds = match &holds[..] {
+            [] => String::new(),
+            names => format!("; the record holds `{}`", names.join("`, `")),
+        };
+        Self::at(row, RowFault::Record(format!("{error}{holds}")))
     }
 }
 
@@ -95,44 +92,9 @@ impl RowError {
 pub enum RowFault {
     #[error(transparent)]
     Data(#[from] DataCrcMismatch),
-    /// The data does not match the declared features.
-    #[error("{error}{}", names(.holds))]
-    Parse {
-        error: Box<ParseError>,
-        /// Names of the features that the record contains.
-        holds: Vec<String>,
-    },
-    #[error(
-        "column `{}` has {} rows and `{}` {}; unbatch takes columns with as many rows in each record",
-        .columns[0], .rows[0], .columns[1], .rows[1]
-    )]
-    Rows { columns: Box<[String; 2]>, rows: [usize; 2] },
-    #[error(
-        "column `{}` has {} tokens and `{}` {}{}; pack takes columns with as many tokens in each \
-         sequence", .columns[0], .tokens[0], .columns[1], .tokens[1], of_row(*.row)
-    )]
-    Tokens {
-        columns: Box<[String; 2]>,
-        tokens: [usize; 2],
-        /// Row of the record; `None`: its rows are not taken one by one.
-        row: Option<u32>,
-    },
-    #[error("column `{column}` has {rows} rows, without row {row} that was counted")]
-    NoRow { column: String, row: usize, rows: usize },
-    #[error("the record has {rows} rows, and unbatch takes at most {most} of one record")]
-    TooManyRows {
-        rows: usize,
-        /// Maximum number of rows.
-        most: usize,
-    },
-    #[error(
-        "the cost `{expression}` is {value}; balance takes finite numbers that are not negative"
-    )]
-    Cost {
-        expression: Box<str>,
-        /// Its value; NaN also after an overflow of integers.
-        value: Box<str>,
-    },
+    /// The features of the record do not fit.
+    #[error("{0}")]
+    Record(String),
     #[error("column `{output}`: {fault}")]
     Operator { output: Box<str>, fault: OperatorFault },
     #[error("no memory for a batch of {bytes} bytes: {source}")]
@@ -143,21 +105,26 @@ pub enum RowFault {
     },
 }
 
-fn of_row(row: Option<u32>) -> String {
-    row.map_or(String::new(), |row| format!(" in row {row}"))
-}
-
 impl RowFault {
+    /// Returns the error of a row that its record does not have.
+    /// - `rows`: number of rows of the column.
+    pub(crate) fn no_row(column: &str, row: usize, rows: usize) -> Self {
+        Self::Record(format!(
+            "column `{column}` has {rows} rows, without row {row} that was counted"
+        ))
+    }
+
+    /// - `most`: maximum number of rows.
+    pub(crate) fn too_many_rows(rows: usize, most: usize) -> Self {
+        Self::Record(format!(
+            "the record has {rows} rows, and unbatch takes at most {most} of one record"
+        ))
+    }
+
     /// True if the record causes the error, so that another record may be substituted.
     pub fn is_of_record(&self) -> bool {
         match self {
-            Self::Data(_)
-            | Self::Parse { .. }
-            | Self::Rows { .. }
-            | Self::Tokens { .. }
-            | Self::NoRow { .. }
-            | Self::TooManyRows { .. }
-            | Self::Cost { .. } => true,
+            Self::Data(_) | Self::Record(_) => true,
             Self::Operator { fault, .. } => fault.is_of_record(),
             Self::Memory { .. } => false,
         }

@@ -160,7 +160,7 @@ impl<'a> Cells<'a> {
                 let mut columns = plans.iter().zip(&mut extents);
                 columns.try_for_each(|(plan, extent)| extent.add(plan, found, &mut scratch))
             });
-            found.map_err(|error| RowError::parse(row, error))?;
+            found.map_err(|error| RowError::parse(row, &error))?;
             if number == 0 {
                 located.reserve(rows.len() * cells.len());
                 steps.reserve(rows.len() * lists.len());
@@ -198,7 +198,7 @@ impl<'a> Cells<'a> {
         let count = |row: &Row<'a>| {
             frame::check_data(row.data(), row.stored_crc()).map_err(|e| RowError::at(row, e))?;
             let found = parser.locate(row.data(), &mut cells, &mut lists);
-            found.map_err(|error| RowError::parse(row, error))?;
+            found.map_err(|error| RowError::parse(row, &error))?;
             unbatch.rows(&cells, &lists).map_err(|error| RowError::at(row, error))
         };
         rows.iter().map(count).collect()
@@ -292,7 +292,7 @@ impl<'a> Cells<'a> {
         let (mut extent, mut scratch) = (Extent::new(&plan.kind), RecordScratch::default());
         for (number, row) in self.rows.iter().enumerate() {
             let added = extent.add(plan, self.record(number), &mut scratch);
-            added.map_err(|error| RowError::parse(row, error))?;
+            added.map_err(|error| RowError::parse(row, &error))?;
         }
         Ok(extent)
     }

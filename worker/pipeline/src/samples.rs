@@ -626,7 +626,7 @@ impl RowCounter {
     fn count(&self, rows: &[Row<'_>]) -> Result<Vec<u32>, RowError> {
         let count = |(row, rows): (&Row<'_>, usize)| match u32::try_from(rows) {
             Ok(count) if rows <= ROWS_MAX => Ok(count),
-            _ => Err(RowError::at(row, RowFault::TooManyRows { rows, most: ROWS_MAX })),
+            _ => Err(RowError::at(row, RowFault::too_many_rows(rows, ROWS_MAX))),
         };
         let counts = Cells::count_rows(&self.parser, &self.unbatch, rows)?;
         rows.iter().zip(counts).map(count).collect()

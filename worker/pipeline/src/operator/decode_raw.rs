@@ -86,9 +86,7 @@ fn decode(
     let bytes = form.row_bytes();
     for (row, string) in strings.iter().enumerate() {
         if string.len() != bytes && !is_fixed {
-            let (shape, found) = (shape.clone(), string.len());
-            let fault = OperatorFault::Length { dtype: *dtype, shape, expected: bytes, found };
-            return Err((row, fault));
+            return Err((row, OperatorFault::length(*dtype, shape, bytes, string.len())));
         }
         let len = string.len().min(bytes);
         let (head, tail) = out[row * bytes..(row + 1) * bytes].split_at_mut(len);

@@ -21,72 +21,17 @@ pub struct OperatorError {
 pub enum OperatorFault {
     #[error("no memory for {bytes} bytes of it; use smaller batches or shapes")]
     Memory { bytes: usize },
-    #[error(
-        "{found} numbers, more than the {length} of padded_batch; raise length, or set truncate"
-    )]
-    TooLong {
-        found: usize,
-        /// Maximum numbers.
-        length: usize,
-    },
-    #[error("rows of `{first}` and `{second}` have different lengths, {found:?}")]
-    Lengths {
-        first: Box<str>,
-        second: Box<str>,
-        /// Lengths of a row in both.
-        found: [i64; 2],
-    },
-    #[error(
-        "its shape is {found:?}, larger than size {size:?} of pad; raise size, or set truncate"
-    )]
-    TooLarge {
-        /// The dimensions that are padded.
-        found: Vec<usize>,
-        /// Their padded sizes.
-        size: Vec<usize>,
-    },
-    #[error("{table} has no key {key}; write the table with it, or give missing a value")]
-    NoKey {
-        /// The key, or its beginning.
-        key: String,
-        /// Path of the table.
-        table: String,
-    },
     #[error(transparent)]
     Table(#[from] Box<TableFault>),
-    #[error(transparent)]
-    Image(#[from] ImageError),
-    #[error(
-        "an image of {}x{} pixels, but all are said to have {}x{}; leave size out, and resize or crop",
-        .size.height, .size.width, .wanted.height, .wanted.width
-    )]
-    ImageSize { size: Size, wanted: Size },
-    #[error(
-        "a part of {}x{} pixels from {from:?} does not lie in an image of {}x{}; resize it before",
-        .size.height, .size.width, .image.height, .image.width
-    )]
-    Part {
-        size: Size,
-        /// First row, and first pixel in a row.
-        from: (usize, usize),
-        image: Size,
-    },
-    #[error("the box {numbers} of `{column}` for an image of {}x{} {what}", .image.height, .image.width)]
-    Bounds { column: Box<str>, numbers: Box<str>, image: Box<Size>, what: &'static str },
-    #[error("column `{column}` says {number} for a size")]
-    Side { column: String, number: i64 },
-    #[error(
-        "decode_raw: the string has {found} bytes, but {dtype} of shape {shape:?} takes {expected}; correct \
-         dtype or shape, or set fixed_length"
-    )]
-    Length {
-        dtype: Dtype,
-        shape: Vec<usize>,
-        /// Bytes of the numbers.
-        expected: usize,
-        /// Bytes of the string.
-        found: usize,
-    },
+    /// The record causes the error.
+    #[error("{0}")]
+    Record(String),
+}
+
+impl From<ImageError> for OperatorFault {
+    fn from(error: ImageError) -> Self {
+        Self::Record(error.to_string())
+    }
 }
 
 impl From<TableFault> for OperatorFault {
@@ -96,9 +41,26 @@ impl From<TableFault> for OperatorFault {
 }
 
 impl OperatorFault {
+    /// Returns the error of a part that does not lie in its image.
+    /// - `from`: first row, and first pixel in a row.
+    pub(crate) fn no_part(part: Size, from: (usize, usize), image: Size) -> Self {
+        Self::Record(format!(
+            "a part of {}x{} pixels from {from:?} does not lie in an image of {}x{}; resize it before",
+            part.height, part.width, image.height, image.width
+        ))
+    }
+
+    /// Returns the error of a string that has not the bytes of its numbers.
+    pub(crate) fn length(dtype: Dtype, shape: &[usize], expected: usize, found: usize) -> Self {
+        Self::Record(format!(
+            "decode_raw: the string has {found} bytes, but {dtype} of shape {shape:?} takes {expected}; \
+             correct dtype or shape, or set fixed_length"
+        ))
+    }
+
     /// True if the record causes the error, so that another record may be substituted.
     pub(crate) fn is_of_record(&self) -> bool {
-        !matches!(self, Self::Memory { .. } | Self::Table(_))
+        matches!(self, Self::Record(_))
     }
 }
 

@@ -253,7 +253,11 @@ fn fault(table: &Table, cause: TableCause, what: &str) -> TableFault {
 }
 
 fn no_key(key: Key<'_>, table: &Table) -> OperatorFault {
-    OperatorFault::NoKey { key: shown(key), table: table.name().to_owned() }
+    OperatorFault::Record(format!(
+        "{} has no key {}; write the table with it, or give missing a value",
+        table.name(),
+        shown(key)
+    ))
 }
 
 /// Formats a key for an error; long ones are truncated.

@@ -95,8 +95,10 @@ impl Padding {
     }
 
     fn too_large(&self, have: &[usize]) -> OperatorFault {
-        let found = have[..self.size.len()].to_vec();
-        OperatorFault::TooLarge { found, size: self.size.clone() }
+        let (found, size) = (&have[..self.size.len()], &self.size);
+        OperatorFault::Record(format!(
+            "its shape is {found:?}, larger than size {size:?} of pad; raise size, or set truncate"
+        ))
     }
 
     /// Writes a padded array.

@@ -52,7 +52,10 @@ fn pad<T: ColumnNumber>(
 ) -> Result<(), Failed> {
     for (row, found) in lengths.iter().map(|&length| length as usize).enumerate() {
         if found > length && !truncate {
-            return Err((row, OperatorFault::TooLong { found, length }));
+            let what = format!(
+                "{found} numbers, more than the {length} of padded_batch; raise length, or set truncate"
+            );
+            return Err((row, OperatorFault::Record(what)));
         }
         let (own, rest) = numbers.split_at(found);
         let (head, tail) = out[row * length..(row + 1) * length].split_at_mut(found.min(length));

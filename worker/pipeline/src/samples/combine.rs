@@ -144,7 +144,7 @@ impl Members {
             .map_err(|error| RowError::at(record, error))?;
         let (mut cells, mut lists) = (vec![], vec![]);
         let found = self.parser.locate(record.data(), &mut cells, &mut lists);
-        found.map_err(|error| RowError::parse(record, error))?;
+        found.map_err(|error| RowError::parse(record, &error))?;
         let list = |cell: &Located<'a>| match cell {
             Located::Present(list) => Some(*list),
             Located::Default | Located::Missing => None,
@@ -159,8 +159,7 @@ impl Members {
         let values = |row: &u32| {
             let row = *row as usize;
             if row >= count {
-                let column = self.features[0].name.clone();
-                return Err(at(RowFault::NoRow { column, row, rows: count }));
+                return Err(at(RowFault::no_row(&self.features[0].name, row, count)));
             }
             let columns = each.iter().zip(&self.cells);
             let of_row = columns.map(|(each, cell)| match each {

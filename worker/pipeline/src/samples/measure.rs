@@ -303,8 +303,10 @@ impl Measure {
     ) -> Result<Vec<u64>, RowError> {
         self.evaluate(rows, shard_path, kept, |row, value| {
             self.cost(value).ok_or_else(|| {
-                let (expression, value) = (self.to_string().into(), value.to_string().into());
-                RowError::at(row, RowFault::Cost { expression, value })
+                let what = format!(
+                    "the cost `{self}` is {value}; balance takes finite numbers that are not negative"
+                );
+                RowError::at(row, RowFault::Record(what))
             })
         })
     }

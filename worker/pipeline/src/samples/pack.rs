@@ -150,7 +150,7 @@ impl Packer {
             let length = |sequence: Sequence<'_>| {
                 u32::try_from(sequence.tokens()).map_err(|_| {
                     let (rows, most) = (sequence.tokens() as usize, u32::MAX as usize);
-                    RowError::at(record, RowFault::TooManyRows { rows, most })
+                    RowError::at(record, RowFault::too_many_rows(rows, most))
                 })
             };
             self.sequences(record, parts)?.into_iter().map(length).collect()
@@ -188,10 +188,17 @@ impl Packer {
             let count = |column: &Option<ListRef<'_>>| column.map_or(0, |list| list.count());
             let tokens = columns.first().map_or(0, count);
             if let Some(other) = columns.iter().position(|column| count(column) != tokens) {
-                let tokens = [tokens, count(&columns[other])];
-                let columns = Box::new([0, other].map(|place| self.spec.columns[place].clone()));
-                let row = self.members.has_rows().then(|| rows[at]);
-                return Err(RowError::at(record, RowFault::Tokens { columns, tokens, row }));
+                let [first, second] = [0, other].map(|place| &self.spec.columns[place]);
+                let row = match self.members.has_rows() {
+                    true => format!(" in row {}", rows[at]),
+                    false => String::new(),
+                };
+                let what = format!(
+                    "column `{first}` has {tokens} tokens and `{second}` {}{row}; pack takes columns with \
+                     as many tokens in each sequence",
+                    count(&columns[other])
+                );
+                return Err(RowError::at(record, RowFault::Record(what)));
             }
             Ok(Sequence::new(columns, tokens as u64))
         };

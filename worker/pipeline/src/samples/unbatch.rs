@@ -190,8 +190,7 @@ impl UnbatchedColumn {
 
     fn parting(&self, key: &str, fault: PartitionFault) -> RowFault {
         let (feature, key) = (self.name.clone(), key.to_owned());
-        let error = Box::new(ParseError::Partition { feature, key, fault });
-        RowFault::Parse { error, holds: vec![] }
+        RowFault::Record(ParseError::Partition { feature, key, fault }.to_string())
     }
 
     /// Returns the values of each row; `None`: it has none, or not those of its shape.
@@ -329,8 +328,11 @@ impl Unbatch {
         for other in others {
             let rows = other.rows(cells, lists)?;
             if rows != found {
-                let columns = Box::new([first.name.clone(), other.name.clone()]);
-                return Err(RowFault::Rows { columns, rows: [found, rows] });
+                return Err(RowFault::Record(format!(
+                    "column `{}` has {found} rows and `{}` {rows}; unbatch takes columns with as many \
+                     rows in each record",
+                    first.name, other.name
+                )));
             }
         }
         Ok(found)
@@ -349,7 +351,7 @@ impl Unbatch {
         let rows = self.rows(cells, lists)?;
         let row = row as usize;
         for column in &self.columns {
-            let missing = || RowFault::NoRow { column: column.name.clone(), row, rows };
+            let missing = || RowFault::no_row(&column.name, row, rows);
             if row >= rows {
                 return Err(missing());
             }
@@ -395,7 +397,7 @@ impl Unbatch {
         let values = column.values(cells, lists)?;
         let rows = values.len();
         let located = |(row, values)| {
-            let missing = || RowFault::NoRow { column: name.to_owned(), row, rows };
+            let missing = || RowFault::no_row(name, row, rows);
             column.located(values).ok_or_else(missing)
         };
         values.into_iter().enumerate().map(located).collect::<Result<Vec<_>, _>>().map(Some)

@@ -44,11 +44,11 @@ impl Bounds {
         Ok(OperatorWork::Images(chain.then(given.position, None, move |image| {
             let numbers = image.numbers(input, &form);
             let region = bounds.region(&numbers, image.size);
-            region.map(ImageChange::Part).map_err(|what| OperatorFault::Bounds {
-                column: bounds.column.as_str().into(),
-                numbers: format!("{numbers:?}").into(),
-                image: Box::new(image.size),
-                what,
+            region.map(ImageChange::Part).map_err(|what| {
+                let (column, Size { height, width }) = (&bounds.column, image.size);
+                OperatorFault::Record(format!(
+                    "the box {numbers:?} of `{column}` for an image of {height}x{width} {what}"
+                ))
             })
         })))
     }

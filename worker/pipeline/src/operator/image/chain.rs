@@ -269,8 +269,9 @@ impl Chain {
                     };
                     let number =
                         named.next().expect("one input for each name").numbers::<i64>()[row];
-                    usize::try_from(number)
-                        .map_err(|_| OperatorFault::Side { column: name.clone(), number })
+                    usize::try_from(number).map_err(|_| {
+                        OperatorFault::Record(format!("column `{name}` says {number} for a size"))
+                    })
                 };
                 let size = Size { height: side(&sizes[0])?, width: side(&sizes[1])? };
                 let expected = size.pixels().saturating_mul(pixel_bytes);
@@ -279,9 +280,9 @@ impl Chain {
                     numbers => numbers.row(row),
                 };
                 if bytes.len() != expected {
-                    let shape = vec![size.height, size.width, self.channels];
+                    let shape = [size.height, size.width, self.channels];
                     let (dtype, found) = (self.source_dtype(), bytes.len());
-                    return Err(OperatorFault::Length { dtype, shape, expected, found });
+                    return Err(OperatorFault::length(dtype, &shape, expected, found));
                 }
                 let (region, turned) = self.part(size, inputs, row, &draws)?;
                 let _permit = memory.image(IMAGE_SHARE * size.pixels() * pixel_bytes);
@@ -309,7 +310,11 @@ impl Chain {
         let encoded = Encoded::open(encoded, decoding).map_err(|error| first(error.into()))?;
         let (size, pixel_bytes) = (encoded.size(), decoding.pixel_bytes());
         if let Some(wanted) = self.source_size.filter(|wanted| *wanted != size) {
-            return Err(first(OperatorFault::ImageSize { size, wanted }));
+            return Err(first(OperatorFault::Record(format!(
+                "an image of {}x{} pixels, but all are said to have {}x{}; leave size out, and resize or \
+                 crop",
+                size.height, size.width, wanted.height, wanted.width
+            ))));
         }
         let part = |row: &usize| {
             let draws = |position| draws(*row, position);
@@ -394,7 +399,7 @@ impl Chain {
         };
         if size.pixels() == 0 {
             let part = Size { height: 1, width: 1 };
-            return Err(OperatorFault::Part { size: part, from: (0, 0), image: size });
+            return Err(OperatorFault::no_part(part, (0, 0), size));
         }
         let kinds = (sample(to.from).expect("checked"), sample(to.to).expect("checked"));
         let how = (to.method, to.antialias);

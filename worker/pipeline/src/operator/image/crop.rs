@@ -144,7 +144,7 @@ fn check_lies_in(size: Size, from: (usize, usize), all: Size) -> Result<(), Oper
     if lies_in(size, from, all) {
         return Ok(());
     }
-    Err(OperatorFault::Part { size, from, image: all })
+    Err(OperatorFault::no_part(size, from, all))
 }
 
 fn check_range(name: &str, [low, high]: [f64; 2], most: f64) -> Result<(), String> {

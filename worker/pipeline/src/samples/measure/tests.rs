@@ -315,18 +315,18 @@ fn a_damaged_record_is_an_error_also_if_no_feature_is_used() {
     let of = |text: &str| of(text).unwrap();
     assert_eq!(of("width > 0").passes(&[row(&without)], "a", None).unwrap(), [true]);
     let error = of("lang == ''").passes(&[row(&without)], "a", None).unwrap_err();
-    assert!(matches!(error.fault, RowFault::Parse { .. }));
+    assert!(matches!(error.fault, RowFault::Record(what) if what.contains("`lang`")));
     let raw = Measure::new("len(record) > 3", Scope::default()).unwrap();
     assert_eq!(raw.passes(&[row(&without)], "a", None).unwrap(), [true]);
 }
 
-/// Returns the cost of a record, or the value that is none.
+/// Returns the cost of a record, or the error.
 fn cost(text: &str, values: (i64, f32, &str)) -> Result<u64, String> {
     let measure = of(text).unwrap();
     let stored = record(values.0, values.1, values.2);
     match measure.costs(&[row(&stored)], "train/a-1", None) {
         Ok(costs) => Ok(costs[0]),
-        Err(RowError { fault: RowFault::Cost { value, .. }, .. }) => Err(value.into()),
+        Err(RowError { fault: RowFault::Record(what), .. }) => Err(what),
         Err(other) => panic!("{other:?}"),
     }
 }
@@ -364,7 +364,10 @@ fn costs_are_integers_or_floats() {
         ("sqrt(0 - score)", "NaN"),
         ("1.5 - score", "-1"),
     ] {
-        assert_eq!(cost(text, of), Err(value.to_owned()), "{text}");
+        let what = format!(
+            "the cost `{text}` is {value}; balance takes finite numbers that are not negative"
+        );
+        assert_eq!(cost(text, of), Err(what));
     }
     // The order of bits is that of numbers.
     let costs =
