@@ -4,24 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use shardfeed_tfrecord as frame;
-use shardfeed_tfrecord::example::{
-    DefaultValue, ExampleParser, ListRef, Located, ParseError, Parts, SequenceParser, Steps,
-};
+use shardfeed_tfrecord::example::{DefaultValue, ListRef, Located, Parts, Steps};
 
 use crate::column::{ColumnKind, FoundStrings, Origin, Plan, items};
 use crate::dtype::Dtype;
 use crate::extent::{Extent, LocatedRecord, RecordScratch};
 use crate::operator::Input;
 use crate::record::{Row, RowError, RowFault};
-use crate::samples::unbatch::{Unbatch, Window};
-
-#[derive(Debug)]
-pub(crate) enum Parser {
-    Raw,
-    Example(ExampleParser),
-    Sequence(SequenceParser),
-}
+use crate::samples::unbatch::Window;
+use crate::schema::parse::RecordParser;
 
 /// Feature cells and lists of a record.
 type RecordCells<'a> = (Vec<Located<'a>>, Vec<Steps<'a>>);
@@ -43,11 +34,10 @@ impl<'a> LocatedRecords<'a> {
     /// Checks the data of records, and locates their features.
     ///
     /// Leaves out those where that fails: locating their rows finds the error.
-    pub(crate) fn new(parser: &Parser, records: &[Row<'a>]) -> Self {
+    pub(crate) fn new(parser: &RecordParser, records: &[Row<'a>]) -> Self {
         let located = |row: &Row<'a>| {
-            frame::check_data(row.data(), row.stored_crc()).ok()?;
             let (mut cells, mut lists) = (vec![], vec![]);
-            parser.locate(row.data(), &mut cells, &mut lists).ok()?;
+            parser.read(row, &mut cells, &mut lists).ok()?;
             Some((Self::address(row), (cells, lists)))
         };
         Self(records.iter().filter_map(located).collect())
@@ -65,22 +55,6 @@ impl<'a> LocatedRecords<'a> {
 
     fn get(&self, row: &Row<'_>) -> Option<&RecordCells<'a>> {
         if self.0.is_empty() { None } else { self.0.get(&Self::address(row)) }
-    }
-}
-
-impl Parser {
-    /// Locates the features of a record; of an unparsed one nothing.
-    pub(crate) fn locate<'a>(
-        &self,
-        data: &'a [u8],
-        cells: &mut Vec<Located<'a>>,
-        lists: &mut Vec<Steps<'a>>,
-    ) -> Result<(), ParseError> {
-        match self {
-            Self::Raw => Ok(()),
-            Self::Example(parser) => parser.locate(data, cells),
-            Self::Sequence(parser) => parser.locate(data, cells, lists),
-        }
     }
 }
 
@@ -114,9 +88,9 @@ enum Values<'l, 'c, 'a> {
 
 impl<'a> Cells<'a> {
     /// Checks the data of `rows`, locates their features, and looks up strings of tables.
-    /// - `unbatch`: columns with one row per sample. `known`: records located before.
+    /// - `known`: records located before.
     pub(crate) fn locate(
-        (parser, unbatch): (&Parser, Option<&Unbatch>),
+        parser: &RecordParser,
         plans: &'a [Plan],
         tables: &'a [Arc<FoundStrings>],
         rows: &'a [Row<'a>],
@@ -126,41 +100,34 @@ impl<'a> Cells<'a> {
         let (mut cells, mut lists, mut scratch) = (vec![], vec![], RecordScratch::default());
         let (mut located, mut steps, mut windows) = (vec![], vec![], vec![]);
         for (number, row) in rows.iter().enumerate() {
-            let known = known.get(row);
-            if known.is_none() {
-                frame::check_data(row.data(), row.stored_crc())
-                    .map_err(|e| RowError::at(row, e))?;
-            }
-            let found = match (parser, known) {
-                (_, Some(known)) => {
+            match known.get(row) {
+                Some(known) => {
                     cells.clone_from(&known.0);
                     lists.clone_from(&known.1);
-                    Ok(())
                 }
-                (Parser::Raw, None) => {
-                    for (plan, extent) in plans.iter().zip(&mut extents) {
-                        match &plan.origin {
-                            Origin::Record => extent.add_record(row.len()),
-                            Origin::Constant(values) => extent.add_constant(values),
-                            _ => {}
-                        }
+                None => parser.read(row, &mut cells, &mut lists)?,
+            }
+            if parser.is_raw() {
+                for (plan, extent) in plans.iter().zip(&mut extents) {
+                    match &plan.origin {
+                        Origin::Record => extent.add_record(row.len()),
+                        Origin::Constant(values) => extent.add_constant(values),
+                        _ => {}
                     }
-                    continue;
                 }
-                (parser, None) => parser.locate(row.data(), &mut cells, &mut lists),
-            };
+                continue;
+            }
             let first_window = windows.len();
-            if let (Ok(()), Some(unbatch)) = (&found, unbatch) {
+            if let Some(unbatch) = parser.unbatch() {
                 let taken = unbatch.take(row.part, &mut cells, &lists, &mut windows);
                 taken.map_err(|error| RowError::at(row, error))?;
             }
             let windows = &windows[first_window..];
-            let found = found.and_then(|()| {
-                let found = LocatedRecord { cells: &cells, lists: &lists, windows, row: number };
-                let mut columns = plans.iter().zip(&mut extents);
-                columns.try_for_each(|(plan, extent)| extent.add(plan, found, &mut scratch))
-            });
-            found.map_err(|error| RowError::parse(row, &error))?;
+            let found = LocatedRecord { cells: &cells, lists: &lists, windows, row: number };
+            let mut columns = plans.iter().zip(&mut extents);
+            let added =
+                columns.try_for_each(|(plan, extent)| extent.add(plan, found, &mut scratch));
+            added.map_err(|error| RowError::parse(row, &error))?;
             if number == 0 {
                 located.reserve(rows.len() * cells.len());
                 steps.reserve(rows.len() * lists.len());
@@ -186,22 +153,6 @@ impl<'a> Cells<'a> {
             found.look_up(table)?;
         }
         Ok(found)
-    }
-
-    /// Checks the data of `rows`, and returns the number of rows of each record.
-    pub(crate) fn count_rows(
-        parser: &Parser,
-        unbatch: &Unbatch,
-        rows: &[Row<'a>],
-    ) -> Result<Vec<usize>, RowError> {
-        let (mut cells, mut lists) = (vec![], vec![]);
-        let count = |row: &Row<'a>| {
-            frame::check_data(row.data(), row.stored_crc()).map_err(|e| RowError::at(row, e))?;
-            let found = parser.locate(row.data(), &mut cells, &mut lists);
-            found.map_err(|error| RowError::parse(row, &error))?;
-            unbatch.rows(&cells, &lists).map_err(|error| RowError::at(row, error))
-        };
-        rows.iter().map(count).collect()
     }
 
     fn look_up(&mut self, table: &'a FoundStrings) -> Result<(), RowError> {

@@ -14,15 +14,14 @@ use std::sync::Arc;
 
 use crate::operator::Operator;
 use crate::record::{Row, RowError, RowFault};
-use crate::rows::{Cells, Parser};
 use crate::samples::combine::{Combined, Combiner};
 use crate::samples::measure::Measure;
 use crate::samples::measured::{Kept, MeasuredColumn, MeasuredColumns, RECORD_BYTES, of_passing};
 use crate::samples::pack::Packer;
 use crate::samples::scope::{Needed, Scope};
-use crate::samples::unbatch::{ROWS_MAX, Unbatch, UnbatchSpec};
+use crate::samples::unbatch::{ROWS_MAX, UnbatchSpec};
 use crate::samples::window::Windower;
-use crate::schema::parse::{ParseSpec, parsed_plans, parser};
+use crate::schema::parse::{ParseSpec, RecordParser};
 use crate::schema::{RecordSpec, SchemaError};
 
 /// Maximum number of columns that an error lists.
@@ -88,8 +87,7 @@ struct RowCounter {
     parse: ParseSpec,
     /// Key of the numbers of rows.
     key: String,
-    parser: Parser,
-    unbatch: Unbatch,
+    parser: RecordParser,
 }
 
 impl SampleProgram {
@@ -612,23 +610,26 @@ impl RowCounter {
             return Err(format!("there is no feature `{missing}`; there are {exist}{more}"));
         }
         let mut parse = Some(parse.expect("it has these features").named(&columns));
-        let parser = parser(&mut parse).map_err(|error| error.to_string())?;
         let rows = UnbatchSpec::rows(&columns);
-        let unbatch = Unbatch::new(&rows, &parser, &mut parsed_plans(&parser))?;
-        let unbatch = unbatch.expect("columns that exist are named");
+        let (parser, _) = RecordParser::new(&mut parse, Some(&rows)).map_err(SchemaError::what)?;
         let parse = parse.expect("just given");
         let scope = Scope { parse: Some(&parse), unbatched: &columns, ..Scope::default() };
         let key = scope.rows_key();
-        Ok(Self { spec: spec.clone(), key, parse, parser, unbatch })
+        Ok(Self { spec: spec.clone(), key, parse, parser })
     }
 
     /// Returns the number of rows of each record.
-    fn count(&self, rows: &[Row<'_>]) -> Result<Vec<u32>, RowError> {
-        let count = |(row, rows): (&Row<'_>, usize)| match u32::try_from(rows) {
-            Ok(count) if rows <= ROWS_MAX => Ok(count),
-            _ => Err(RowError::at(row, RowFault::too_many_rows(rows, ROWS_MAX))),
+    fn count<'a>(&self, rows: &[Row<'a>]) -> Result<Vec<u32>, RowError> {
+        let unbatch = self.parser.unbatch().expect("columns that exist are named");
+        let (mut cells, mut lists) = (vec![], vec![]);
+        let mut count = |row: &Row<'a>| {
+            self.parser.read(row, &mut cells, &mut lists)?;
+            let rows = unbatch.rows(&cells, &lists);
+            match rows.map_err(|error| RowError::at(row, error))? {
+                rows if rows <= ROWS_MAX => Ok(rows as u32),
+                rows => Err(RowError::at(row, RowFault::too_many_rows(rows, ROWS_MAX))),
+            }
         };
-        let counts = Cells::count_rows(&self.parser, &self.unbatch, rows)?;
-        rows.iter().zip(counts).map(count).collect()
+        rows.iter().map(&mut count).collect()
     }
 }

@@ -13,12 +13,12 @@ use crate::dtype::Dtype;
 use crate::operator::{Operation, Operator, OperatorError, TableFault, TableRef};
 use crate::program::{Made, Program};
 use crate::record::{Row, RowError};
-use crate::rows::{Cells, LocatedRecords, Parser};
+use crate::rows::{Cells, LocatedRecords};
 use crate::samples::SampleProgram;
 use crate::samples::balance::BalanceSpec;
 use crate::samples::combine::Combined;
 use crate::samples::pack::PackSpec;
-use crate::samples::unbatch::{Unbatch, UnbatchSpec};
+use crate::samples::unbatch::UnbatchSpec;
 use crate::samples::window::WindowSpec;
 
 mod of_shards;
@@ -28,7 +28,7 @@ pub(crate) mod parse;
 pub use of_shards::ShardSchemas;
 pub use outline::{CheckedExpression, Outline, OutlineColumn};
 pub use parse::ParseSpec;
-use parse::{parsed_plans, parser};
+use parse::{Parser, RecordParser, parser};
 
 /// Parsing, operators and outputs of a job's records.
 ///
@@ -113,16 +113,29 @@ pub enum SchemaError {
     },
 }
 
+impl SchemaError {
+    /// Returns the description without the method that has the error.
+    pub(crate) fn what(self) -> String {
+        match self {
+            Self::Filter(what)
+            | Self::Unbatch(what)
+            | Self::Pack(what)
+            | Self::Window(what)
+            | Self::Balance(what) => what,
+            other => other.to_string(),
+        }
+    }
+}
+
 /// A record spec, checked and ready for use.
 #[derive(Debug)]
 pub struct Schema {
     spec: RecordSpec,
-    parser: Parser,
+    parser: RecordParser,
     program: Program,
     columns: Vec<(Arc<str>, ColumnKind)>,
     plans: Vec<Plan>,
     decoder: &'static str,
-    unbatch: Option<Unbatch>,
     samples: Option<Arc<SampleProgram>>,
 }
 
@@ -160,14 +173,12 @@ impl Schema {
         if let (Some(balance), Some(cost)) = (&mut spec.balance, cost) {
             balance.by = cost;
         }
-        let mut parsed = parsed_plans(&parser);
         // Packs and windows of rows are written as records, which have none.
         let is_combined = spec.pack.is_some() || spec.window.is_some();
         let unbatch = spec.unbatch.as_ref().filter(|_| !is_combined);
-        let unbatch = unbatch.map(|spec| Unbatch::new(spec, &parser, &mut parsed)).transpose();
-        let unbatch = unbatch.map_err(SchemaError::Unbatch)?.flatten();
+        let (parser, parsed) = RecordParser::of(parser, unbatch).map_err(SchemaError::Unbatch)?;
         let (mut program, Made { columns: all, images }) = Program::new(&parsed, &spec.operators)?;
-        if let Some(spec) = spec.unbatch.as_ref().filter(|_| !is_combined) {
+        if let Some(spec) = unbatch {
             program.share_images(&spec.names());
         }
         let chosen = match &spec.outputs {
@@ -185,7 +196,7 @@ impl Schema {
         let decodes = |operator: &Operator| matches!(operator.operation, Operation::DecodeImage(_));
         let decoder =
             if spec.operators.iter().any(decodes) { PIXEL_CONTRACT } else { DECODER_NONE };
-        Ok(Self { spec, parser, program, columns, plans, decoder, unbatch, samples })
+        Ok(Self { spec, parser, program, columns, plans, decoder, samples })
     }
 
     /// Returns the parser of packs or windows; `None`: samples have one record.
@@ -279,17 +290,16 @@ impl Schema {
         rows: &'a [Row<'a>],
         known: &LocatedRecords<'a>,
     ) -> Result<Cells<'a>, RowError> {
-        let parser = (&self.parser, self.unbatch.as_ref());
-        Cells::locate(parser, &self.plans, self.program.tables(), rows, known)
+        Cells::locate(&self.parser, &self.plans, self.program.tables(), rows, known)
     }
 
-    pub(crate) fn parser(&self) -> &Parser {
+    pub(crate) fn parser(&self) -> &RecordParser {
         &self.parser
     }
 
     /// True if rows of records are samples.
     pub(crate) fn has_rows(&self) -> bool {
-        self.unbatch.is_some()
+        self.parser.unbatch().is_some()
     }
 
     pub(crate) fn program(&self) -> &Program {
@@ -310,7 +320,7 @@ impl Schema {
 
     /// True if batches consist of the unchanged records only.
     pub(crate) fn is_raw(&self) -> bool {
-        matches!(self.parser, Parser::Raw)
+        self.parser.is_raw()
             && self.program.is_empty()
             && self.plans.len() == 1
             && self.plans[0].origin == Origin::Record

@@ -1,16 +1,16 @@
 //! Samples that are made of several records: packs of their tokens, and windows over them.
 
+use shardfeed_tfrecord::encode_footer;
 use shardfeed_tfrecord::example::{FeatureSpec, ListRef, Located, Parts, Value, encode_example};
-use shardfeed_tfrecord::{check_data, encode_footer};
 
 use crate::column::{Origin, Plan};
 use crate::record::{Row, RowError, RowFault};
-use crate::rows::Parser;
 use crate::samples::pack::Packer;
 use crate::samples::scope::Scope;
-use crate::samples::unbatch::{Unbatch, UnbatchSpec};
+use crate::samples::unbatch::UnbatchSpec;
 use crate::samples::window::Windower;
-use crate::schema::parse::{ParseSpec, parsed_plans, parser};
+use crate::schema::SchemaError;
+use crate::schema::parse::{ParseSpec, RecordParser};
 
 /// Writes samples of several records as records of their own.
 #[derive(Debug)]
@@ -31,8 +31,7 @@ pub(crate) struct Combined<'a> {
 /// Finds the values of the columns that are combined, in records or in their rows.
 #[derive(Debug)]
 pub(crate) struct Members {
-    parser: Parser,
-    unbatch: Option<Unbatch>,
+    parser: RecordParser,
     features: Vec<FeatureSpec>,
     /// Cell of each column in a record.
     cells: Vec<usize>,
@@ -53,13 +52,9 @@ impl Members {
     ) -> Result<Self, String> {
         let unbatched = unbatch.map(UnbatchSpec::names).unwrap_or_default();
         let named = |mut parse: Option<ParseSpec>| {
-            let parser = parser(&mut parse).map_err(|error| error.to_string())?;
-            let mut plans = parsed_plans(&parser);
-            let unbatch =
-                unbatch.map(|spec| Unbatch::new(spec, &parser, &mut plans)).transpose()?;
-            Ok::<_, String>((parser, unbatch.flatten(), plans))
+            RecordParser::new(&mut parse, unbatch).map_err(SchemaError::what)
         };
-        let all = named(parse.cloned())?.2;
+        let (_, all) = named(parse.cloned())?;
         let known = all.iter().filter_map(|plan| Some((plan.spec.as_ref()?, &plan.origin)));
         let known: Vec<_> = known.collect();
         for (place, name) in columns.iter().enumerate() {
@@ -87,7 +82,7 @@ impl Members {
             }
         }
         let needed = [columns, &unbatched[..]].concat();
-        let (parser, unbatch, plans) = named(parse.map(|parse| parse.named(&needed)))?;
+        let (parser, plans) = named(parse.map(|parse| parse.named(&needed)))?;
         let find = |name: &String| {
             let is_named = |plan: &&Plan| plan.spec.as_ref().is_some_and(|spec| spec.name == *name);
             let plan = plans.iter().find(is_named).expect("it was found among all columns");
@@ -101,14 +96,14 @@ impl Members {
         };
         let (features, cells): (Vec<_>, _) = columns.iter().map(find).unzip();
         let scope = Scope { parse, unbatched: &unbatched, ..Scope::default() };
-        let (of_rows, key) = match unbatch {
+        let (of_rows, key) = match parser.unbatch() {
             None => (String::new(), serde_json::to_string(&features)),
             Some(_) => {
                 (scope.of_rows(), serde_json::to_string(&parse.map(|parse| parse.named(columns))))
             }
         };
         let key = key.expect("features are plain data");
-        Ok(Self { parser, unbatch, features, cells, of_rows, key })
+        Ok(Self { parser, features, cells, of_rows, key })
     }
 
     /// Features of the columns in a record, as text.
@@ -123,7 +118,7 @@ impl Members {
 
     /// True if rows of records are combined.
     pub(crate) fn has_rows(&self) -> bool {
-        self.unbatch.is_some()
+        self.parser.unbatch().is_some()
     }
 
     /// Features of the columns, as they are in a record or a row.
@@ -140,16 +135,13 @@ impl Members {
         record: &Row<'a>,
         rows: &[u32],
     ) -> Result<Vec<Vec<Option<ListRef<'a>>>>, RowError> {
-        check_data(record.data(), record.stored_crc())
-            .map_err(|error| RowError::at(record, error))?;
         let (mut cells, mut lists) = (vec![], vec![]);
-        let found = self.parser.locate(record.data(), &mut cells, &mut lists);
-        found.map_err(|error| RowError::parse(record, &error))?;
+        self.parser.read(record, &mut cells, &mut lists)?;
         let list = |cell: &Located<'a>| match cell {
             Located::Present(list) => Some(*list),
             Located::Default | Located::Missing => None,
         };
-        let Some(unbatch) = &self.unbatch else {
+        let Some(unbatch) = self.parser.unbatch() else {
             return Ok(vec![self.cells.iter().map(|cell| list(&cells[*cell])).collect()]);
         };
         let at = |error| RowError::at(record, error);

@@ -16,11 +16,12 @@ use crate::operator::expression::{BLOCK, Dialect, Expression, Leaf, Node, One, O
 use crate::operator::{Operator, cast};
 use crate::program::{Made, Program, ProgramPart};
 use crate::record::{Row, RowError, RowFault};
-use crate::rows::{Cells, LocatedRecords, Parser};
+use crate::rows::{Cells, LocatedRecords};
 use crate::samples::measured::{Kept, MeasuredColumn, MeasuredColumns, of_passing};
 use crate::samples::scope::{Needed, Scope};
-use crate::samples::unbatch::{ROWS_MAX, Unbatch, UnbatchSpec};
-use crate::schema::parse::{ParseSpec, parsed_plans, parser};
+use crate::samples::unbatch::{ROWS_MAX, UnbatchSpec};
+use crate::schema::SchemaError;
+use crate::schema::parse::{ParseSpec, RecordParser};
 use value::Value;
 
 /// Name of the record's index in its shard, unless a feature has this name.
@@ -40,11 +41,9 @@ pub(crate) struct Measure {
     expression: Expression,
     /// Source of each leaf of the expression.
     sources: Vec<LeafSource>,
-    /// Parser and columns of the features that the expression uses.
-    parser: Parser,
+    /// Parser of the features that the expression uses, or of one row of them, and its columns.
+    parser: RecordParser,
     plans: Vec<Plan>,
-    /// Columns of which the expression takes one row.
-    unbatch: Option<Unbatch>,
     /// Parsing of these features.
     parse: Option<ParseSpec>,
     /// Operators that make columns of the features, and the program that runs them.
@@ -125,14 +124,11 @@ impl Measure {
         let operators = needed.chosen(scope.operators);
         let mut parse = used_features(&needed.features, scope)?;
         let is_unparsed = parse.is_none() && !needed.features.iter().any(|name| name == "record");
-        let (parser, plans, unbatch) = match is_unparsed {
-            true => (Parser::Raw, vec![], None),
+        let (parser, plans) = match is_unparsed {
+            true => (RecordParser::raw(), vec![]),
             false => {
-                let parser = parser(&mut parse).map_err(|error| error.to_string())?;
-                let mut plans = parsed_plans(&parser);
                 let rows = UnbatchSpec::rows(scope.unbatched);
-                let unbatch = Unbatch::new(&rows, &parser, &mut plans)?;
-                (parser, plans, unbatch)
+                RecordParser::new(&mut parse, Some(&rows)).map_err(SchemaError::what)?
             }
         };
         let (program, Made { columns, .. }) =
@@ -154,7 +150,6 @@ impl Measure {
             sources,
             parser,
             plans,
-            unbatch,
             parse,
             operators,
             program,
@@ -410,12 +405,11 @@ impl Measure {
         kept: Kept<'_>,
         result: impl Fn(&Row<'_>, Value<'_>) -> Result<T, RowError>,
     ) -> Result<Vec<T>, RowError> {
-        let parser = (&self.parser, self.unbatch.as_ref());
-        let known = match self.unbatch {
+        let known = match self.parser.unbatch() {
             Some(_) => LocatedRecords::new(&self.parser, &LocatedRecords::distinct(rows.iter())),
             None => LocatedRecords::default(),
         };
-        let cells = Cells::locate(parser, &self.plans, self.program.tables(), rows, &known)?;
+        let cells = Cells::locate(&self.parser, &self.plans, self.program.tables(), rows, &known)?;
         let made = self.run(&cells)?;
         let values = |(leaf, source): (&Leaf, LeafSource)| match source {
             LeafSource::Ordinal => {

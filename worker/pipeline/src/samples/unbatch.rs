@@ -11,7 +11,7 @@ use shardfeed_tfrecord::example::{
 use crate::column::{ColumnKind, Origin, Plan, items};
 use crate::dtype::Dtype;
 use crate::record::RowFault;
-use crate::rows::Parser;
+use crate::schema::parse::Parser;
 
 /// Maximum number of rows of a record that are samples.
 pub(crate) const ROWS_MAX: usize = 1 << 20;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::parse::{ParseSpec, parsed_plans, parser};
+use super::parse::{ParseSpec, RecordParser};
 use super::{RecordSpec, Schema, SchemaError};
-use crate::column::{ColumnKind, Plan};
+use crate::column::{ColumnKind, Origin, Plan};
 use crate::dtype::Dtype;
 use crate::operator::{Form, NOT_ON_DEVICE, Operator, Side};
 use crate::program::{Checked, KnownName, Names, OutlineError};
@@ -14,7 +14,7 @@ use crate::samples::combine::Combiner;
 use crate::samples::measure::Measure;
 use crate::samples::pack::PackSpec;
 use crate::samples::scope::{Needed, Scope, joined};
-use crate::samples::unbatch::{Unbatch, UnbatchSpec};
+use crate::samples::unbatch::UnbatchSpec;
 use crate::samples::window::WindowSpec;
 
 /// Columns after parsing and some operators, under the rules of [`Schema::new`](super::Schema::new).
@@ -59,10 +59,10 @@ impl Outline {
     ///
     /// # Errors  A feature is invalid.
     pub fn new(parse: Option<ParseSpec>) -> Result<Self, SchemaError> {
-        let mut spec = RecordSpec { parse, ..RecordSpec::default() };
-        let names = Names::new(&parsed_plans(&parser(&mut spec.parse)?));
+        let mut parse = parse;
+        let names = Names::new(&RecordParser::new(&mut parse, None)?.1);
         Ok(Self {
-            parse: Arc::new(spec.parse),
+            parse: Arc::new(parse),
             unbatch: None,
             unbatched: Arc::default(),
             around: Arc::default(),
@@ -114,15 +114,11 @@ impl Outline {
         let parse = (*self.parse).clone();
         let unbatched = Some(unbatch.clone());
         let mut spec = RecordSpec { parse, unbatch: unbatched, ..RecordSpec::default() };
-        SampleProgram::new(&spec).map_err(|error| match error {
-            SchemaError::Unbatch(what) => what,
-            other => other.to_string(),
-        })?;
-        let parser = parser(&mut spec.parse).map_err(|error| error.to_string())?;
-        let mut plans = parsed_plans(&parser);
-        let parsed = plans.len();
-        Unbatch::new(unbatch, &parser, &mut plans)?;
-        if plans.len() > parsed && !self.operators.is_empty() {
+        SampleProgram::new(&spec).map_err(SchemaError::what)?;
+        let parsed = RecordParser::new(&mut spec.parse, Some(unbatch));
+        let (_, plans) = parsed.map_err(SchemaError::what)?;
+        let has_made = plans.iter().any(|plan| matches!(plan.origin, Origin::IsPad(_)));
+        if has_made && !self.operators.is_empty() {
             return Err("call unbatch() with offsets before the operators".to_owned());
         }
         let mut names = self.names.clone();
@@ -163,14 +159,11 @@ impl Outline {
         }
         let unbatch = self.unbatch.as_deref().cloned();
         let spec = RecordSpec { parse: (*self.parse).clone(), unbatch, ..spec };
-        let said = |error| match error {
-            SchemaError::Pack(what) | SchemaError::Window(what) => what,
-            other => SchemaError::to_string(&other),
-        };
-        let program = SampleProgram::new(&spec).map_err(said)?;
+        let program = SampleProgram::new(&spec).map_err(SchemaError::what)?;
         let combiner = program.and_then(|program| program.combiner().cloned());
-        let parser = Schema::of_combined(&spec).map_err(said)?.expect("it combines records");
-        let names = Names::new(&parsed_plans(&parser));
+        let parser = Schema::of_combined(&spec).map_err(SchemaError::what)?;
+        let (_, plans) = RecordParser::of(parser.expect("it combines records"), None)?;
+        let names = Names::new(&plans);
         Ok(Self { combiner, names, ..self.clone() })
     }
 

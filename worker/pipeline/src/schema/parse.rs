@@ -3,13 +3,16 @@
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
+use shardfeed_tfrecord::check_data;
 use shardfeed_tfrecord::example::{
-    ExampleParser, Feature, FeatureSpec, Partition, SequenceParser, SpecError,
+    ExampleParser, Feature, FeatureSpec, Located, Partition, SequenceParser, SpecError, Steps,
 };
 
+use super::SchemaError;
 use crate::column::{ColumnKind, Origin, Plan};
 use crate::dtype::Dtype;
-use crate::rows::Parser;
+use crate::record::{Row, RowError};
+use crate::samples::unbatch::{Unbatch, UnbatchSpec};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
@@ -50,6 +53,74 @@ impl ParseSpec {
     }
 }
 
+#[derive(Debug)]
+pub(crate) enum Parser {
+    Raw,
+    Example(ExampleParser),
+    Sequence(SequenceParser),
+}
+
+/// Parser of records, of which samples may have one row or some.
+#[derive(Debug)]
+pub(crate) struct RecordParser {
+    parser: Parser,
+    unbatch: Option<Unbatch>,
+}
+
+impl RecordParser {
+    /// Creates the parser of unchanged records.
+    pub(crate) fn raw() -> Self {
+        Self { parser: Parser::Raw, unbatch: None }
+    }
+
+    /// Creates the parser of a declaration, whose features it sorts. Returns it with its columns.
+    /// - `unbatch`: columns with rows, if the features have some of them.
+    ///
+    /// # Errors  A feature is invalid, or a column has no rows.
+    pub(crate) fn new(
+        parse: &mut Option<ParseSpec>,
+        unbatch: Option<&UnbatchSpec>,
+    ) -> Result<(Self, Vec<Plan>), SchemaError> {
+        Self::of(parser(parse)?, unbatch).map_err(SchemaError::Unbatch)
+    }
+
+    /// As [`RecordParser::new`], of a parser.
+    pub(crate) fn of(
+        parser: Parser,
+        unbatch: Option<&UnbatchSpec>,
+    ) -> Result<(Self, Vec<Plan>), String> {
+        let mut plans = parsed_plans(&parser);
+        let unbatch = unbatch.map(|spec| Unbatch::new(spec, &parser, &mut plans)).transpose()?;
+        Ok((Self { parser, unbatch: unbatch.flatten() }, plans))
+    }
+
+    pub(crate) fn is_raw(&self) -> bool {
+        matches!(self.parser, Parser::Raw)
+    }
+
+    /// Columns with rows; `None`: records have none.
+    pub(crate) fn unbatch(&self) -> Option<&Unbatch> {
+        self.unbatch.as_ref()
+    }
+
+    /// Checks the data of a record, and locates its features; of an unparsed one nothing.
+    pub(crate) fn read<'a>(
+        &self,
+        record: &Row<'a>,
+        cells: &mut Vec<Located<'a>>,
+        lists: &mut Vec<Steps<'a>>,
+    ) -> Result<(), RowError> {
+        let data = record.data();
+        check_data(data, record.stored_crc()).map_err(|error| RowError::at(record, error))?;
+        let found = match &self.parser {
+            Parser::Raw => Ok(()),
+            Parser::Example(parser) => parser.locate(data, cells),
+            Parser::Sequence(parser) => parser.locate(data, cells, lists),
+        };
+        found.map_err(|error| RowError::parse(record, &error))
+    }
+}
+
 /// Creates the parser. Features are sorted, so that their order does not change the job's identity.
 pub(crate) fn parser(parse: &mut Option<ParseSpec>) -> Result<Parser, SpecError> {
     let sort = |features: &mut Vec<FeatureSpec>| features.sort_by(|a, b| a.name.cmp(&b.name));
@@ -73,7 +144,7 @@ pub(crate) fn parser(parse: &mut Option<ParseSpec>) -> Result<Parser, SpecError>
     }
 }
 
-pub(crate) fn parsed_plans(parser: &Parser) -> Vec<Plan> {
+fn parsed_plans(parser: &Parser) -> Vec<Plan> {
     let of_features = |parser: &ExampleParser| -> Vec<Plan> {
         let plan = |(index, spec): (usize, &FeatureSpec)| {
             let parts = parser.parts(index).clone();
