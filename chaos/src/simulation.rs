@@ -108,7 +108,6 @@ struct World<'a> {
 /// - `is_shown`: write the trace to stderr.
 pub fn run(seed: u64, is_shown: bool) -> Outcome {
     crate::sim::simulate(seed);
-    shardfeed_raft::seed_randomness(seed);
     let mut world = World::new(seed, is_shown);
     world.live();
     let counted = world.oracle.recount();

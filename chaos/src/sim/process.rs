@@ -1,7 +1,8 @@
 //! Replaces the C library's clocks and randomness in this process.
 //!
 //! Dependencies of the product use them directly instead of [`shardfeed_host::Host`]: h2 forgets
-//! streams that were reset a second ago, hyper writes a `date` header, hash maps draw their keys.
+//! streams that were reset a second ago, hyper writes a `date` header, hash maps draw their keys,
+//! openraft its election timeouts.
 //! In a simulation all of these must follow the seed.
 #![allow(unsafe_code)]
 

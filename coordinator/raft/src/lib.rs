@@ -17,8 +17,8 @@
 //! This crate isolates openraft and redb: none of their types is public, and the data on disk and
 //! between nodes has our own encoding, so that a new version of either needs no migration. It must
 //! never interpret a command. It uses the machine it runs on only through
-//! [`Host`](shardfeed_host::Host) and tokio's time; without threads the same code runs inline, and
-//! [`seed_randomness`] decides everything else.
+//! [`Host`](shardfeed_host::Host), tokio's time, and the system's randomness for openraft's election
+//! timeouts; without threads the same code runs inline.
 //!
 //! Start at [`Node`]; then `storage` (`log`: contract of a store; `committer`: writes to the log;
 //! `snapshot`), `network` (`message` and `links`: messages of nodes, and failures of calls),
@@ -38,7 +38,6 @@ mod status;
 mod storage;
 mod tending;
 
-pub use consensus::seed_randomness;
 pub use error::{ChangeError, OpenError, ProposeError};
 pub use identity::{Identity, identity, restore};
 pub use machine::{Machine, MachineError};

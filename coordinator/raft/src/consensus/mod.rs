@@ -5,7 +5,6 @@ mod log_adapter;
 mod machine_adapter;
 mod network;
 mod receive;
-mod runtime;
 #[cfg(test)]
 mod suite;
 mod types;
@@ -15,5 +14,4 @@ pub(crate) use log_adapter::LogAdapter;
 pub(crate) use machine_adapter::{MachineAdapter, Shared};
 pub(crate) use network::Network;
 pub(crate) use receive::Receiver;
-pub use runtime::seed_randomness;
 pub(crate) use types::{MemberAddress, Raft, RaftCommand, TypeConfig};

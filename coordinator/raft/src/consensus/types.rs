@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::machine_adapter::MachineAdapter;
-use super::runtime::Runtime;
 use crate::machine::AnyAnswer;
 use crate::storage::snapshot;
 
@@ -21,7 +20,6 @@ openraft::declare_raft_types!(
         Node = MemberAddress,
         Term = u64,
         LeaderId = LeaderId<u64, u64>,
-        AsyncRuntime = Runtime,
 );
 
 pub(crate) type Raft = openraft::Raft<TypeConfig, MachineAdapter>;

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::future::BoxFuture;
 use shardfeed_host::{ByteStream, Disk, Host, Listener, RealHost};
-use shardfeed_raft::seed_randomness;
 use tokio::time::Instant;
 
 use crate::common::FaultyDisk;
@@ -54,7 +53,6 @@ impl Host for Threadless {
 
 #[tokio::test]
 async fn three_nodes_live_in_one_thread() {
-    seed_randomness(1);
     let mut cluster = Cluster::new();
     cluster.host = Arc::new(Threadless::default());
     cluster.base.snapshot_every = 50;
