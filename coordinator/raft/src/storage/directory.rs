@@ -13,8 +13,8 @@ use crate::machine::Machine;
 use crate::options::{NodeOptions, StartRole};
 use crate::storage::framing::{self, FrameKind};
 use crate::storage::log::{LogError, LogState, LogStore};
-use crate::storage::redb_log::{RedbLog, RedbLogError};
-use crate::storage::snapshot::{self, SnapshotMeta, SnapshotStore};
+use crate::storage::redb_log::RedbLog;
+use crate::storage::snapshot::{SnapshotMeta, SnapshotStore};
 use crate::storage::witness::Witness;
 
 type Result<T, E = OpenError> = std::result::Result<T, E>;
@@ -153,15 +153,8 @@ pub(crate) fn open_log(disk: &dyn Disk) -> Result<(RedbLog, Uuid, LogOwner)> {
         return Err(OpenError::Corrupt { path: path(), reason: "it is empty".to_owned() });
     }
     let witness = disk.open(WITNESS).map_err(|e| io_error(disk, WITNESS, e))?;
-    let opened = RedbLog::open(file, witness, |bytes| {
-        let (cluster, body) = framing::open(FrameKind::Header, None, bytes)?;
-        Ok((cluster, (cluster, body.to_vec())))
-    });
-    let (log, (cluster, body)) = opened.map_err(|error| match error {
-        RedbLogError::Log(error) => log_error(disk, name, error),
-        RedbLogError::Frame { source, .. } => snapshot::open_error(path(), &source),
-        RedbLogError::NoHeader => OpenError::Foreign { path: path(), reason: error.to_string() },
-    })?;
+    let opened = RedbLog::open(file, witness);
+    let (log, cluster, body) = opened.map_err(|error| log_error(disk, name, error))?;
     let header: LogOwner = serde_json::from_slice(&body)
         .map_err(|e| OpenError::Corrupt { path: path(), reason: format!("its header: {e}") })?;
     Ok((log, cluster, header))
@@ -219,6 +212,7 @@ pub(crate) fn log_error(disk: &dyn Disk, name: &str, error: LogError) -> OpenErr
             let path = disk.path_text(name);
             OpenError::NewerFormat { path, found, known: framing::VERSION }
         }
+        LogError::Foreign { reason } => OpenError::Foreign { path: disk.path_text(name), reason },
         LogError::Corrupt { place, reason } => {
             let reason = format!("{place}: {reason}");
             OpenError::Corrupt { path: disk.path_text(name), reason }

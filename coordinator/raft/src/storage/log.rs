@@ -71,6 +71,9 @@ pub(crate) enum LogError {
     Io(#[from] io::Error),
     #[error("an entry has format version {found}")]
     NewerFormat { found: u16 },
+    /// The file is intact, but not one of ours.
+    #[error("{reason}")]
+    Foreign { reason: String },
     #[error("the log is damaged at {place}: {reason}")]
     Corrupt { place: String, reason: String },
 }

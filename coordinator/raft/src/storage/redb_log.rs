@@ -14,7 +14,7 @@ use redb::{
 };
 use uuid::Uuid;
 
-use crate::storage::framing::FrameError;
+use crate::storage::framing::{self, FrameError, FrameKind};
 use crate::storage::log::{LogChange, LogError, LogState, LogStore, Result};
 use crate::storage::record::{Position, Record, Vote};
 use crate::storage::witness::Witness;
@@ -66,18 +66,6 @@ impl LogMeter {
     }
 }
 
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum RedbLogError {
-    #[error(transparent)]
-    Log(#[from] LogError),
-    /// A frame in it is newer, foreign or incomplete.
-    #[error("{place}: {source}")]
-    Frame { place: String, source: FrameError },
-    /// It is a redb file, but not one of ours.
-    #[error("it is a redb database without our header")]
-    NoHeader,
-}
-
 impl RedbLog {
     /// Creates a new log in an empty file. Its header is `header`, framed by the caller.
     pub(crate) fn create(file: Box<dyn DiskFile>, cluster: Uuid, header: &[u8]) -> Result<()> {
@@ -95,21 +83,25 @@ impl RedbLog {
     }
 
     /// Opens a log that `create` made. Checks every page and entry: reads return what was written.
-    /// - `header`: decodes the header; returns the log's cluster and any result of the caller.
-    pub(crate) fn open<H>(
+    /// - Returns the log, its cluster, and the body of its header.
+    pub(crate) fn open(
         file: Box<dyn DiskFile>,
         witness: Box<dyn DiskFile>,
-        header: impl FnOnce(&[u8]) -> Result<(Uuid, H), FrameError>,
-    ) -> Result<(Self, H), RedbLogError> {
+    ) -> Result<(Self, Uuid, Vec<u8>)> {
         let meter = Arc::<LogMeter>::default();
         let database = guarded(|| open_database(file, Arc::clone(&meter)))?;
-        let bytes = mark(&database, HEADER)?.ok_or(RedbLogError::NoHeader)?;
-        let (cluster, header) = header(&bytes)
-            .map_err(|source| RedbLogError::Frame { place: HEADER.to_owned(), source })?;
+        let foreign = |reason: String| LogError::Foreign { reason };
+        let header = mark(&database, HEADER)?
+            .ok_or_else(|| foreign("it is a redb database without our header".to_owned()))?;
+        let opened = framing::open(FrameKind::Header, None, &header);
+        let (cluster, body) = opened.map_err(|error| match error {
+            FrameError::Foreign => foreign(error.to_string()),
+            other => frame_error("its header", &other),
+        })?;
         let state = guarded(|| read_state(&database, cluster))?;
         let commits = read_commits(&database)?;
         let witness = Witness::open(witness, cluster, commits)?;
-        Ok((Self { database, cluster, state, commits, witness, meter }, header))
+        Ok((Self { database, cluster, state, commits, witness, meter }, cluster, body.to_vec()))
     }
 
     pub(crate) fn meter(&self) -> Arc<LogMeter> {
@@ -261,9 +253,7 @@ fn mark(database: &Database, name: &str) -> Result<Option<Vec<u8>>> {
 
 /// Reads the marks and every entry; a hole, a falling term or a wrong checksum is damage.
 fn read_state(database: &Database, cluster: Uuid) -> Result<LogState> {
-    let framed = |name: &'static str| {
-        move |e: FrameError| LogError::Corrupt { place: format!("`{name}`"), reason: e.to_string() }
-    };
+    let framed = |name: &'static str| move |e: FrameError| frame_error(&format!("`{name}`"), &e);
     let position = |name| match mark(database, name)? {
         Some(bytes) => Position::decode(cluster, &bytes).map(Some).map_err(framed(name)),
         None => Ok(None),
@@ -298,16 +288,20 @@ fn read_commits(database: &Database) -> Result<u64> {
 }
 
 fn decode(cluster: Uuid, index: u64, bytes: &[u8]) -> Result<Record> {
-    let place = || format!("entry {index}");
-    let record = Record::decode(cluster, bytes).map_err(|error| match error {
-        FrameError::NewerVersion { found } => LogError::NewerFormat { found },
-        other => LogError::Corrupt { place: place(), reason: other.to_string() },
-    })?;
+    let place = format!("entry {index}");
+    let record = Record::decode(cluster, bytes).map_err(|error| frame_error(&place, &error))?;
     if record.position.index != index {
         let reason = format!("it is entry {} by its own bytes", record.position.index);
-        return Err(LogError::Corrupt { place: place(), reason });
+        return Err(LogError::Corrupt { place, reason });
     }
     Ok(record)
+}
+
+fn frame_error(place: &str, error: &FrameError) -> LogError {
+    match *error {
+        FrameError::NewerVersion { found } => LogError::NewerFormat { found },
+        _ => LogError::Corrupt { place: place.to_owned(), reason: error.to_string() },
+    }
 }
 
 /// Returns redb's panics as damage: redb asserts its own structure, and panics on a damaged file.

@@ -51,7 +51,7 @@ impl LogFixture for RedbFixture {
 
     fn open(&self) -> RedbLog {
         let (file, witness) = (self.disk.open("log").unwrap(), self.disk.open("witness").unwrap());
-        RedbLog::open(file, witness, |_| Ok((CLUSTER, ()))).unwrap().0
+        RedbLog::open(file, witness).unwrap().0
     }
 }
 
