@@ -9,7 +9,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 pub use balance::{BALANCE_WINDOW_MAX, BalancedPlan, check_balance_window};
-pub use progress::ShardRanks;
 
 use crate::PlanError;
 use crate::job::Tail;
@@ -259,30 +258,8 @@ impl EpochPlan {
 
     /// Returns the number of samples of the epoch that no step delivers.
     pub fn dropped(&self) -> u64 {
-        let delivered: u64 = (0..self.layers.len()).map(|index| self.delivered(index)).sum();
-        self.samples() - delivered
-    }
-
-    /// Returns the number of samples that the steps of a segment deliver.
-    fn delivered(&self, index: usize) -> u64 {
-        let Layer { segment, lengths, .. } = &self.layers[index];
-        let batch = segment.global_batch;
-        let steps = match &segment.steps {
-            _ if index + 1 == self.layers.len() => Steps::All(self.steps_in(index)),
-            steps => steps.clone(),
-        };
-        let entries = 0..batch;
-        let most = |entry: u64| match &steps {
-            Steps::All(steps) => *steps,
-            Steps::PerRank(steps) => steps[(entry * steps.len() as u64 / batch) as usize],
-        };
-        match &steps {
-            Steps::All(steps) if steps.saturating_mul(batch) <= self.slots_left(index) => {
-                let taken = steps.saturating_mul(segment.per_lane());
-                lengths.iter().map(|length| taken.min(*length)).sum()
-            }
-            _ => entries.map(|entry| self.entry_steps(index, entry).min(most(entry))).sum(),
-        }
+        let delivered = self.delivered_before(&self.ends());
+        self.samples() - delivered.expect("every rank may be at the end")
     }
 
     /// Returns the entries of `rank` at `step` in order; with `uneven` only those that exist.

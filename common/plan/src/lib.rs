@@ -44,7 +44,7 @@ pub use cursor::{Cursor, Position, Start};
 pub use data_root::{fixed_folder, is_below};
 pub use digest::{ContentDigest, Digest, DigestParseError, JobDigest, OrderDigest, order_digest};
 pub use epoch::{
-    BALANCE_WINDOW_MAX, BalancedPlan, EpochPlan, Placed, ShardRanks, Slot, SlotRun, SlotSource,
+    BALANCE_WINDOW_MAX, BalancedPlan, EpochPlan, Placed, Slot, SlotRun, SlotSource,
     check_balance_window,
 };
 pub use intent::Intent;

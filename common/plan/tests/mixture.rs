@@ -276,7 +276,7 @@ proptest! {
         }
         let found = plan.ranks_of_shards().unwrap();
         for (shard, ranks) in read_by.iter().enumerate() {
-            prop_assert!(ranks.iter().all(|rank| found.of(shard)[0].contains(rank)));
+            prop_assert!(ranks.iter().all(|rank| found[shard][0].contains(rank)));
         }
     }
 }

@@ -104,7 +104,7 @@ fn deliver(plan: &EpochPlan, cursors: &[u64], counts: &mut [u64]) {
         for step in plan.first_step()..cursor {
             for planned in plan.batch(step, rank as u64).unwrap().iter().filter(|p| p.valid) {
                 let shard = planned.sample.shard as usize;
-                let [first, second] = readers.of(shard);
+                let [first, second] = &readers[shard];
                 let rank = rank as u64;
                 assert!(first.contains(&rank) || second.contains(&rank), "{rank} of {readers:?}");
                 counts[shard] += 1;
@@ -209,7 +209,7 @@ proptest! {
         }
         let found = plan.ranks_of_shards().unwrap();
         for (shard, expected) in expected.into_iter().enumerate() {
-            let [first, second] = found.of(shard);
+            let [first, second] = found[shard].clone();
             prop_assert!(second.is_empty() || first.end < second.start, "{found:?}");
             prop_assert_eq!(first.chain(second).collect::<BTreeSet<_>>(), expected);
         }

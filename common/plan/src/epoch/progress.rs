@@ -127,8 +127,7 @@ impl EpochPlan {
     ///
     /// # Errors  `WindowTooLarge`.
     pub fn dropped_by_shard(&self) -> Result<Vec<u64>, PlanError> {
-        let mut dropped =
-            self.delivered_by_shard(&vec![self.steps(); self.world_size() as usize])?;
+        let mut dropped = self.delivered_by_shard(&self.ends())?;
         let whole = |samples: &u64| std::iter::once(0..*samples).collect();
         let samples = self.by_shard(self.layers[0].lengths.iter().map(whole).collect())?;
         for (dropped, samples) in dropped.iter_mut().zip(samples) {
@@ -137,10 +136,19 @@ impl EpochPlan {
         Ok(dropped)
     }
 
-    /// Returns the ranks that read each shard in the last segment.
+    /// Returns cursors of all ranks at the end of the epoch.
+    pub(super) fn ends(&self) -> Vec<u64> {
+        vec![self.steps(); self.world_size() as usize]
+    }
+
+    /// Returns the ranks that read each shard in the last segment, `[shards]`: two ascending and
+    /// disjoint ranges of them.
     ///
     /// These are the ranks with a lane of the shard. Lanes are contiguous in the epoch sequence, so
     /// the ranks of a stretch are contiguous too.
+    /// - The second range is empty, except of the shard inside which the epoch sequence begins: its
+    ///   last samples may be in the first lanes and its first samples in the last ones. If both are
+    ///   empty, the shard has no samples, or none left for the segment.
     /// - After resharding in mid-epoch the range may contain more ranks than necessary, because the
     ///   location of samples is known only to within a shuffle window, or to within a lane after
     ///   ranks stopped at different steps. Of a mixture one range contains those of all portions.
@@ -148,12 +156,12 @@ impl EpochPlan {
     /// Costs O(shards + lanes x segments), in a mixture O(shards + lanes) for each source epoch.
     ///
     /// # Errors  `WindowTooLarge`.
-    pub fn ranks_of_shards(&self) -> Result<ShardRanks, PlanError> {
+    pub fn ranks_of_shards(&self) -> Result<Vec<[Range<u64>; 2]>, PlanError> {
         let last = self.layers.len() - 1;
         let rests: Vec<Rests> = self.layers[..last].iter().map(Rests::of).collect();
         let first_starts = sums(self.layers[0].lengths.iter().copied());
         let last_starts = sums(self.layers[last].lengths.iter().copied());
-        let mut ranks = vec![0..0; self.shards_total()];
+        let mut ranks = vec![[0..0, 0..0]; self.shards_total()];
         let second = match self.sequence() {
             Sequence::Dataset(line) => line.second_stretch(),
             Sequence::Mixture(_) => None,
@@ -180,13 +188,20 @@ impl EpochPlan {
                                 second_ranks.0 = shard;
                                 extend(&mut second_ranks.1, &found);
                             }
-                            false => extend(&mut ranks[first_shard + shard], &found),
+                            false => extend(&mut ranks[first_shard + shard][0], &found),
                         }
                     }
                 }
             }
         }
-        Ok(ShardRanks { ranks, second: Some(second_ranks) })
+        let (shard, second) = second_ranks;
+        if let Some([first, further]) = ranks.get_mut(shard).filter(|_| !second.is_empty()) {
+            match first.is_empty() || second.start <= first.end {
+                true => extend(first, &second),
+                false => *further = second,
+            }
+        }
+        Ok(ranks)
     }
 
     /// Returns the ranks with entries of lanes `first..=last` of the last segment.
@@ -264,42 +279,6 @@ impl EpochPlan {
 fn extend(range: &mut Range<u64>, other: &Range<u64>) {
     let start = if range.start < range.end { range.start.min(other.start) } else { other.start };
     *range = start..range.end.max(other.end);
-}
-
-/// Ranks that read each shard in a segment.
-#[derive(Clone, Debug)]
-pub struct ShardRanks {
-    /// Ranks of the first stretch of each shard, in manifest order.
-    ranks: Vec<Range<u64>>,
-    /// The shard with a second stretch, and the ranks of that.
-    second: Option<(usize, Range<u64>)>,
-}
-
-impl ShardRanks {
-    /// Returns the ranks of a shard by its ordinal: two ascending and disjoint ranges.
-    ///
-    /// The second one is empty, except of the shard inside which the epoch sequence begins: its last
-    /// samples may be in the first lanes and its first samples in the last ones. If both are empty,
-    /// the shard has no samples, or none left for the segment.
-    pub fn of(&self, shard: usize) -> [Range<u64>; 2] {
-        let first = self.ranks.get(shard).cloned().unwrap_or(0..0);
-        match &self.second {
-            Some((of, second)) if *of == shard && !second.is_empty() => {
-                if first.is_empty() {
-                    [second.clone(), 0..0]
-                } else if second.start <= first.end {
-                    [first.start..second.end.max(first.end), 0..0]
-                } else {
-                    [first, second.clone()]
-                }
-            }
-            _ => [first, 0..0],
-        }
-    }
-
-    pub fn shards(&self) -> usize {
-        self.ranks.len()
-    }
 }
 
 /// Start of each lane of a segment in their concatenation, and likewise of each rest.

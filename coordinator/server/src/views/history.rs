@@ -93,7 +93,7 @@ impl Past {
                 true => self.granted(core, (generation, epoch), ordinal, &mut history)?,
                 false => {
                     let ranks = self.order.plan(core, &of)?.ranks_of_shards()?;
-                    ranks.of(ordinal).into_iter().flatten().collect()
+                    ranks.get(ordinal).cloned().into_iter().flatten().flatten().collect()
                 }
             };
             for number in ranks {

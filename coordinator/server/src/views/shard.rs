@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
+use shardfeed_plan::Manifest;
 use shardfeed_plan::dynamic::Groups;
-use shardfeed_plan::{Manifest, ShardRanks};
 use shardfeed_proto::coordinator::v1::get_epoch_map_response::Cell;
 use shardfeed_proto::coordinator::v1::{
     GetEpochMapResponse, ListShardsResponse, Shard, ShardState,
@@ -63,7 +63,8 @@ enum ShardReaders {
 #[derive(Debug)]
 struct Planned {
     counts: ByShard,
-    ranks: ShardRanks,
+    /// Ranks of each shard, as two ranges.
+    ranks: Vec<[Range<u64>; 2]>,
 }
 
 /// Returns the shards of `epoch`; if `None`, of the current epoch. Slow to compute.
@@ -201,7 +202,7 @@ impl Shards {
     fn shard(&self, shard: usize) -> Shard {
         match &self.parts {
             ShardReaders::Planned(planned) => {
-                let [ranks, further] = planned.ranks.of(shard);
+                let [ranks, further] = planned.ranks.get(shard).cloned().unwrap_or_default();
                 let ByShard { delivered, dropped, left_out } = &planned.counts;
                 let count = |counts: &[u64]| counts.get(shard).copied().unwrap_or(0);
                 let never = count(dropped) + count(left_out);
@@ -290,10 +291,10 @@ impl ShardReaders {
     fn read_by(&self, ranks: &BTreeSet<u64>) -> Result<BTreeSet<u32>> {
         match self {
             Self::Planned(planned) => {
-                let is_in = |of: Range<u64>| !of.is_empty() && ranks.range(of).next().is_some();
-                let is_read = |shard: &usize| planned.ranks.of(*shard).into_iter().any(is_in);
-                let read = (0..planned.ranks.shards()).filter(is_read);
-                Ok(read.filter_map(|shard| u32::try_from(shard).ok()).collect())
+                let is_in =
+                    |of: &Range<u64>| !of.is_empty() && ranks.range(of.clone()).next().is_some();
+                let is_read = |(_, of): &(u32, &[Range<u64>; 2])| of.iter().any(is_in);
+                Ok((0..).zip(&planned.ranks).filter(is_read).map(|(shard, _)| shard).collect())
             }
             Self::Granted(held, groups) => held.shards(ranks, groups),
         }
