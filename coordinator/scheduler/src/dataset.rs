@@ -5,7 +5,7 @@ pub(crate) mod scan;
 mod scanning;
 mod turn;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use shardfeed_plan::{ContentDigest, Corrupt, Digest};
@@ -81,11 +81,6 @@ pub(crate) struct Datasets {
     /// Datasets with free work, by their order.
     #[serde(skip)]
     pub(crate) with_work: BTreeMap<u64, String>,
-    #[serde(skip)]
-    pub(crate) assembling: BTreeSet<String>,
-    /// Number of parts, and of chunks with sample maps, of all datasets.
-    #[serde(skip)]
-    pub(crate) parts: u64,
     /// Highest attempt of the datasets that were removed. Later attempts have higher numbers, so
     /// that a proposal for a removed dataset never fits another one of the same name.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -216,7 +211,7 @@ impl Datasets {
         self.by_name.get(name).ok_or_else(|| not_found(name))
     }
 
-    /// Updates the indexes after a change of a dataset.
+    /// Updates the index after a change of a dataset.
     pub(crate) fn file(&mut self, name: &str) {
         let Some(dataset) = self.by_name.get(name) else {
             return;
@@ -225,11 +220,6 @@ impl Datasets {
             self.with_work.insert(dataset.order, name.to_owned());
         } else {
             self.with_work.remove(&dataset.order);
-        }
-        if matches!(dataset.phase, Phase::Assembling(_)) {
-            self.assembling.insert(name.to_owned());
-        } else {
-            self.assembling.remove(name);
         }
     }
 
@@ -246,6 +236,11 @@ impl Datasets {
         let what = format!("datasets of {principal}");
         check_room(&what, own().count() as u64, PRINCIPAL_DATASETS_MAX, "use datasets that exist")?;
         self.check_parts(principal, parts)
+    }
+
+    /// Number of parts, and of chunks with sample maps, of all datasets.
+    pub(crate) fn parts(&self) -> u64 {
+        self.by_name.values().map(|dataset| dataset.progress().weight()).sum()
     }
 
     /// Datasets that a principal added, with any of its tokens.
@@ -281,22 +276,18 @@ impl Datasets {
         for (session, scan) in dataset.scans() {
             sessions.drop_scan(session, &scan);
         }
-        self.parts -= dataset.progress().weight();
         dataset.phase = Phase::Failed { failure, failed_ms };
         self.file(name);
     }
 
     pub(crate) fn index(&mut self, sessions: &mut Sessions) {
         self.with_work.clear();
-        self.assembling.clear();
-        self.parts = 0;
         for dataset in self.by_name.values_mut() {
             match &mut dataset.phase {
                 Phase::Scanning(scan) | Phase::Assembling(scan) => scan.index(),
                 Phase::Ready(ready) => ready.scan.index(),
                 Phase::Listing { .. } | Phase::Failed { .. } => {}
             }
-            self.parts += dataset.progress().weight();
             for (session, scan) in dataset.scans() {
                 sessions.file_scan(session, scan);
             }

@@ -22,11 +22,10 @@ use shardfeed_plan::{Digest, JobIdentity, JobMixture, Sample};
 
 use crate::dynamic::pool::Pool;
 use crate::job::generation::{Generation, SealedEpoch};
-use crate::job::lease::LeaseEnd;
 use crate::job::skipped::SampleRuns;
 use crate::log::{
-    EventKind, GENERATIONS_KEPT, Hold, PIECES_KEPT, RANKS_KEPT, RUNS_KEPT, RankRef, Refusal,
-    Result, SEALED_KEPT, SKIPPED_KEPT, SkippedRecord, is_zero,
+    EventKind, Events, GENERATIONS_KEPT, Hold, PIECES_KEPT, RANKS_KEPT, RUNS_KEPT, Refusal, Result,
+    SEALED_KEPT, SKIPPED_KEPT, SkippedRecord, is_zero,
 };
 use crate::session::{Sessions, principal_name};
 
@@ -60,9 +59,6 @@ pub struct Job {
     pub stale_reports: u64,
     /// Last runs that launchers named, oldest first.
     pub(crate) runs: VecDeque<SeenRun>,
-    /// Generations that are not superseded.
-    #[serde(skip)]
-    pub(crate) usable: BTreeSet<u64>,
     /// Lowest generation number: a removed job of this name may have had lower ones.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) numbered_from: u64,
@@ -123,6 +119,11 @@ impl Job {
         self.generations.last_key_value().map(|(_, generation)| generation)
     }
 
+    /// Generations that are not superseded, oldest first.
+    pub(crate) fn usable(&self) -> impl Iterator<Item = &Generation> {
+        self.generations.values().filter(|generation| generation.superseded_by.is_none())
+    }
+
     /// Returns the last generation of a run that a launcher named, if it is kept.
     pub(crate) fn seen(&self, run: &str) -> Option<u64> {
         self.runs.iter().rev().find(|seen| seen.run == run).map(|seen| seen.generation)
@@ -160,17 +161,15 @@ impl Job {
         }
     }
 
-    /// Keeps the last sealed epochs; returns their events.
-    #[must_use]
-    pub(crate) fn seal(&mut self, sealed: Vec<SealedEpoch>) -> Vec<EventKind> {
-        let told = sealed.iter().map(|&SealedEpoch { epoch, generation, .. }| {
-            EventKind::EpochSealed { job: self.name.clone(), generation, epoch }
-        });
-        let told = told.collect();
+    /// Keeps the last sealed epochs.
+    pub(crate) fn seal(&mut self, sealed: Vec<SealedEpoch>, events: &mut Events) {
+        for &SealedEpoch { epoch, generation, .. } in &sealed {
+            let job = self.name.clone();
+            events.tell(EventKind::EpochSealed { job, generation, epoch });
+        }
         self.sealed.extend(sealed);
         let too_many = self.sealed.len().saturating_sub(SEALED_KEPT);
         self.sealed.drain(..too_many);
-        told
     }
 
     /// Recounts sealed epochs of a dynamic job after a rank returned on which the policy decided.
@@ -209,9 +208,6 @@ impl Job {
                 dropped.push(*number);
             }
         }
-        for number in &dropped {
-            self.usable.remove(number);
-        }
         self.forget_pools();
         dropped.iter().filter_map(|number| self.generations.remove(number)).collect()
     }
@@ -237,16 +233,6 @@ impl Job {
         self.skipped.binary_search_by_key(&sample, |known| known.sample).is_err()
             && (self.skipped.len() < SKIPPED_KEPT
                 || self.skipped_more.has_room(sample) && !self.skipped_more.contains(sample))
-    }
-
-    fn index(&mut self) {
-        self.usable.clear();
-        for (number, generation) in &mut self.generations {
-            generation.index();
-            if generation.superseded_by.is_none() {
-                self.usable.insert(*number);
-            }
-        }
     }
 }
 
@@ -277,27 +263,14 @@ impl Jobs {
         generations.flat_map(|generation| generation.pools.values()).map(|pool| pool.next).sum()
     }
 
-    /// Frees a rank whose session ended.
-    ///
-    /// Returns true if its generation was not superseded.
-    pub(crate) fn free(&mut self, rank: &RankRef, end: &LeaseEnd) -> bool {
-        let job = self.by_name.get_mut(&rank.job);
-        let generation = job.and_then(|job| job.generations.get_mut(&rank.generation));
-        generation.is_some_and(|generation| {
-            generation.free(rank.rank, end);
-            generation.superseded_by.is_none()
-        })
-    }
-
     pub(crate) fn index(&mut self, sessions: &mut Sessions) {
         self.ranks = 0;
         for job in self.by_name.values_mut() {
-            job.index();
-            for (number, generation) in &job.generations {
+            for generation in job.generations.values_mut() {
+                generation.index();
                 self.ranks += generation.ranks.len() as u64;
-                for (session, rank) in generation.leases() {
-                    let (job, generation) = (job.name.clone(), *number);
-                    sessions.file_lease(session, RankRef { job, generation, rank });
+                for (session, rank) in generation.leases_of(&job.name) {
+                    sessions.file_lease(session, rank);
                 }
             }
         }

@@ -28,7 +28,7 @@ pub use dynamic::history::{Return, Returned, Returns};
 pub use dynamic::pool::{Doubt, Pool, RankAssignment, Tally};
 pub use invariant::breach::Breach;
 pub use job::generation::{Generation, Rank, SealedEpoch, Successor};
-pub use job::lease::{LeaseEnded, PastLease, PastLeases, RankLease, Verdict};
+pub use job::lease::{LeaseEnded, PastLease, PastLeases, RankLease};
 pub use job::origin::Origin;
 pub use job::phase::JobPhase;
 pub use job::skipped::SampleRuns;

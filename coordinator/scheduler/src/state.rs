@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::access::Accesses;
-use crate::dataset::{Dataset, Datasets};
+use crate::dataset::{Dataset, Datasets, Phase};
 use crate::invariant::breach::Breach;
 use crate::job::generation::{Generation, Rank};
 use crate::job::{Job, Jobs};
@@ -195,7 +195,7 @@ impl State {
 
     /// Datasets whose parts are all scanned and that wait for [`Change::FinishDataset`].
     pub fn assembling(&self) -> impl Iterator<Item = &Dataset> {
-        self.datasets.assembling.iter().filter_map(|name| self.dataset(name))
+        self.datasets().filter(|dataset| matches!(dataset.phase, Phase::Assembling(_)))
     }
 
     pub fn jobs(&self) -> impl Iterator<Item = &Job> {
@@ -261,7 +261,7 @@ impl State {
         if cfg!(debug_assertions) {
             let named = self.datasets.by_name.len() + self.jobs.by_name.len();
             let held = named + self.sessions.live.len() + self.dedupe.len() + self.events.len();
-            let size = held as u64 + self.jobs.ranks + self.datasets.parts + self.jobs.groups();
+            let size = held as u64 + self.jobs.ranks + self.datasets.parts() + self.jobs.groups();
             if self.applied.is_multiple_of(1 + (size / CHECKED_ALWAYS).pow(2)) {
                 let checked = self.check();
                 assert!(checked.is_ok(), "after log index {}: {checked:?}", self.applied);

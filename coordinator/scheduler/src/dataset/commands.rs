@@ -24,9 +24,7 @@ impl State {
             self.sessions.drop_scan(session, &scan);
         }
         let Dataset { attempt, order, .. } = *dataset;
-        self.datasets.parts -= dataset.progress().weight();
         self.datasets.with_work.remove(&order);
-        self.datasets.assembling.remove(name);
         self.datasets.by_name.remove(name);
         self.datasets.removed_attempts = self.datasets.removed_attempts.max(attempt);
         self.events.tell(EventKind::DatasetRemoved { dataset: name.to_owned() });
@@ -40,7 +38,6 @@ impl State {
         add: &AddDataset,
     ) -> Result<Answer> {
         check_add(add)?;
-        let held = self.datasets.parts;
         let mut attempt = self.datasets.removed_attempts + 1;
         if let Some(known) = self.datasets.by_name.get(&add.name) {
             check_same(known, add)?;
@@ -64,14 +61,13 @@ impl State {
             self.datasets.check_quota(principal, &add.name, parts)?;
         }
         if let Some(listing) = &add.listing {
-            check_total(held, listing.parts.len())?;
+            check_total(self.datasets.parts(), listing.parts.len())?;
         }
         let AddDataset { name, patterns, compression, corrupt, listing, program } = add.clone();
         let phase = match &listing {
             Some(listing) => Phase::Scanning(Scan::new(&listing.root, &listing.parts)),
             None => Phase::Listing { lease: None },
         };
-        self.datasets.parts += listing.map_or(0, |listing| listing.parts.len() as u64);
         let dataset = Dataset {
             name,
             patterns,

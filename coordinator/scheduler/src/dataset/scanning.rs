@@ -44,8 +44,7 @@ impl State {
     ) -> Result<Answer> {
         let ReportListing { session, dataset: name, fencing, root, parts } = report;
         self.sessions.live(*session)?;
-        let held = self.datasets.parts;
-        let dataset = self.datasets.get_mut(name)?;
+        let dataset = self.datasets.get(name)?;
         match &dataset.phase {
             Phase::Listing { lease } if holds(lease.as_ref(), *session, *fencing) => {}
             _ if was_listed(dataset, root, parts) => return Ok(Answer::Done),
@@ -57,17 +56,15 @@ impl State {
             return Ok(Answer::Done);
         }
         check_listing(root, parts)?;
-        check_total(held, parts.len())?;
+        check_total(self.datasets.parts(), parts.len())?;
         if !dataset.scope.is_empty() {
-            let principal = dataset.principal().to_owned();
-            self.datasets.check_parts(&principal, parts.len())?;
+            self.datasets.check_parts(dataset.principal(), parts.len())?;
         }
         let dataset = self.datasets.get_mut(name)?;
         let scan = Scan::new(root, parts);
         let Progress { files, bytes, .. } = scan.progress;
         self.events.tell(EventKind::DatasetListed { dataset: name.clone(), files, bytes });
         dataset.phase = Phase::Scanning(scan);
-        self.datasets.parts += parts.len() as u64;
         self.datasets.file(name);
         self.sessions.drop_scan(*session, &ScanRef { dataset: name.clone(), part: None });
         Ok(Answer::Done)
@@ -96,7 +93,7 @@ impl State {
                         .to_owned();
                 return Err(Refusal::Full { what, most: MAPS_MAX, hint });
             }
-            check_total(self.datasets.parts, maps.len())?;
+            check_total(self.datasets.parts(), maps.len())?;
             if !dataset.scope.is_empty() {
                 self.datasets.check_parts(dataset.principal(), maps.len())?;
             }
@@ -118,7 +115,6 @@ impl State {
         if scan.progress.parts_done == scan.progress.parts {
             dataset.phase = Phase::Assembling(scan.clone());
         }
-        self.datasets.parts += maps.len() as u64;
         self.datasets.file(name);
         self.sessions.drop_scan(*session, &ScanRef { dataset: name.clone(), part: Some(*number) });
         Ok(Answer::Done)

@@ -30,9 +30,8 @@ impl State {
         let Some(job) = self.job(job).filter(|job| job.identity.is_dynamic()) else {
             return vec![];
         };
-        let usable = job.usable.iter().filter_map(|number| job.generations.get(number));
         let mut proposed = vec![];
-        for generation in usable {
+        for generation in job.usable() {
             for (epoch, pool) in &generation.pools {
                 let revokes = self.revokes(generation, pool, speeds);
                 if !revokes.is_empty() {

@@ -7,10 +7,9 @@ use shardfeed_plan::dynamic::GroupRange;
 
 use crate::dynamic::pool::Pool;
 use crate::job::generation::Generation;
-use crate::job::lease::Verdict;
 use crate::log::{
     Answer, CLAIMS_MAX, Claim, ClaimResult, PIECES_TOLD_MAX, PoolFacts, REVOKES_MAX, RankCursor,
-    Refusal, Result, Revoke, SEALED_KEPT, SIZES_TOLD_MAX,
+    Refusal, Result, Revoke, SIZES_TOLD_MAX,
 };
 use crate::state::{Moment, State};
 
@@ -60,10 +59,7 @@ impl State {
         facts: &PoolFacts,
         fitting: &mut Vec<(&'a str, u64, u64)>,
     ) -> Result<ClaimResult> {
-        match self.verdict(&take.lease) {
-            Verdict::Live => {}
-            Verdict::Superseded { refusal } | Verdict::Fenced { refusal } => return Err(refusal),
-        }
+        self.verdict(&take.lease)?;
         let lease = &take.lease;
         let may_get = !self.is_cordoned_rank(lease);
         let job = self.jobs.get_mut(&lease.job)?;
@@ -84,8 +80,8 @@ impl State {
         let Some(known) = asking.check(generation)? else {
             // Other ranks are epochs behind; the worker repeats the claim.
             let nothing = asking.nothing(generation);
-            let sealed = generation.give_up_oldest(moment.now_ms, SEALED_KEPT);
-            job.seal(sealed).into_iter().for_each(|what| self.events.tell(what));
+            let sealed = generation.give_up_oldest(moment.now_ms);
+            job.seal(sealed, &mut self.events);
             return Ok(nothing);
         };
         if known == ClaimPosition::Beyond {
@@ -97,8 +93,8 @@ impl State {
         let before = generation.ranks.get(&lease.rank).map(|rank| rank.cursor);
         let to = RankCursor { epoch: take.epoch, step: take.step };
         if before.is_some_and(|before| before < to && asking.is_in_epoch(before, generation)) {
-            let sealed = generation.advance(lease.rank, to, moment.now_ms, SEALED_KEPT);
-            job.seal(sealed).into_iter().for_each(|what| self.events.tell(what));
+            let sealed = generation.advance(lease.rank, to, moment.now_ms);
+            job.seal(sealed, &mut self.events);
         }
         let pool = job.generations.get_mut(&lease.generation);
         let pool = pool.and_then(|generation| generation.pools.get_mut(&take.epoch));

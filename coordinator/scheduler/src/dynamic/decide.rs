@@ -4,9 +4,8 @@
 use crate::dynamic::doubt::Decision;
 use crate::dynamic::pool::Pool;
 use crate::job::Job;
-use crate::log::{
-    Answer, DoubtPolicy, EventKind, InDoubt, Refusal, Result, SEALED_KEPT, WaitForDoubt,
-};
+use crate::job::generation::Generation;
+use crate::log::{Answer, DoubtPolicy, EventKind, Events, InDoubt, Refusal, Result, WaitForDoubt};
 use crate::state::{Moment, State};
 
 impl State {
@@ -14,7 +13,7 @@ impl State {
     pub fn waiting_for_doubt(&self) -> Vec<(String, u64, Vec<u64>)> {
         let mut waiting = vec![];
         for job in self.jobs().filter(|job| job.identity.is_dynamic() && job.held.is_none()) {
-            for generation in job.usable.iter().filter_map(|number| job.generations.get(number)) {
+            for generation in job.usable() {
                 let pools = generation.pools.iter().filter(|(_, pool)| pool.waits_for_doubt());
                 let epochs: Vec<u64> = pools.map(|(epoch, _)| *epoch).collect();
                 if !epochs.is_empty() {
@@ -31,11 +30,10 @@ impl State {
         let job = self.jobs.get_mut(job)?;
         // A job that is paused or cancelled does not wait.
         if job.superseded(*generation).is_none() && job.held.is_none() {
-            let told = job.decide(*generation, moment, |epoch, pool, policy| {
+            job.decide(*generation, moment, &mut self.events, |epoch, pool, policy| {
                 let is_told = epochs.contains(&epoch);
                 if is_told { pool.wait(*ms, policy, moment.now_ms) } else { vec![] }
             });
-            told.1.into_iter().for_each(|what| self.events.tell(what));
         }
         Ok(Answer::Done)
     }
@@ -54,17 +52,15 @@ impl State {
             let reason = format!("job `{name}` has the ranks 0 to {most}, and no rank {rank}");
             return Err(Refusal::Invalid(reason));
         }
-        let usable: Vec<u64> = job.usable.iter().copied().collect();
-        let serves = |number: &u64| {
-            let rank = job.generations.get(number).and_then(|known| known.ranks.get(&rank));
-            rank.is_some_and(|rank| rank.lease.is_some())
-        };
-        if usable.iter().any(serves) {
+        let serves =
+            |known: &Generation| known.ranks.get(&rank).is_some_and(|rank| rank.lease.is_some());
+        if job.usable().any(serves) {
             return Err(Refusal::Invalid(format!(
                 "rank {rank} of job `{name}` is served: its worker lives; stop its trainer, or wait until its session \
                  has ended"
             )));
         }
+        let usable: Vec<u64> = job.usable().map(|generation| generation.number).collect();
         let mut samples = 0;
         for number in usable {
             // The list of a rank that did not join is reserved for it, and its position unknown.
@@ -74,11 +70,9 @@ impl State {
                 let pools = generation.pools.values_mut();
                 pools.for_each(|pool| pool.release(rank, 0, (moment.now_ms, false)));
             }
-            let (decided, told) = job.decide(number, moment, |_, pool, policy| {
+            samples += job.decide(number, moment, &mut self.events, |_, pool, policy| {
                 pool.decide(rank, policy.in_doubt, moment.now_ms).into_iter().collect()
             });
-            samples += decided;
-            told.into_iter().for_each(|what| self.events.tell(what));
         }
         Ok(Answer::Decided { samples })
     }
@@ -87,24 +81,25 @@ impl State {
 impl Job {
     /// Applies `decide` to each epoch of a generation.
     ///
-    /// Returns the number of samples that were decided on, and the resulting events.
+    /// Returns the number of samples that were decided on.
     fn decide(
         &mut self,
         number: u64,
         moment: Moment,
+        events: &mut Events,
         mut decide: impl FnMut(u64, &mut Pool, DoubtPolicy) -> Vec<Decision>,
-    ) -> (u64, Vec<EventKind>) {
+    ) -> u64 {
         let Some(generation) = self.generations.get_mut(&number) else {
-            return (0, vec![]);
+            return 0;
         };
         let policy = generation.doubt;
         let is_dropped = policy.in_doubt == InDoubt::Drop;
-        let (mut all, mut told) = (0, vec![]);
+        let mut all = 0;
         for (&epoch, pool) in &mut generation.pools {
             for (rank, samples) in decide(epoch, pool, policy) {
                 all += samples;
                 let (job, generation) = (self.name.clone(), number);
-                told.push(EventKind::DoubtDecided {
+                events.tell(EventKind::DoubtDecided {
                     job,
                     generation,
                     rank,
@@ -114,8 +109,8 @@ impl Job {
                 });
             }
         }
-        let sealed = generation.seal(moment.now_ms, SEALED_KEPT);
-        told.extend(self.seal(sealed));
-        (all, told)
+        let sealed = generation.seal(moment.now_ms);
+        self.seal(sealed, events);
+        all
     }
 }

@@ -6,9 +6,12 @@ use serde::{Deserialize, Serialize};
 use shardfeed_plan::{Digest, LeftOut, Segment, Steps};
 
 use crate::dynamic::pool::{Pool, Tally};
-use crate::job::lease::{LeaseEnd, LeaseEnded, PastLeases, RankLease};
+use crate::job::lease::{LeaseEnded, PastLease, PastLeases, RankLease};
 use crate::job::origin::{Origin, at_step};
-use crate::log::{DoubtPolicy, EPOCHS_BEGUN_KEPT, EPOCHS_KEPT, Fencing, RankCursor, Refusal};
+use crate::log::{
+    DoubtPolicy, EPOCHS_BEGUN_KEPT, EPOCHS_KEPT, Fencing, RankCursor, RankRef, Refusal,
+    SEALED_KEPT, SessionId,
+};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Generation {
@@ -47,8 +50,6 @@ pub struct Generation {
     /// Number of joined ranks by cursor.
     #[serde(skip)]
     pub(crate) cursors: BTreeMap<RankCursor, u64>,
-    #[serde(skip)]
-    pub(crate) served: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,6 +96,19 @@ pub struct SealedEpoch {
 }
 
 impl Rank {
+    /// Removes the lease, and keeps it among the past ones.
+    pub(crate) fn end_lease(
+        &mut self,
+        worker: String,
+        (ended_ms, why): (u64, LeaseEnded),
+    ) -> Option<RankLease> {
+        let RankLease { fencing, session, granted_ms } = self.lease.take()?;
+        let cursor = self.cursor;
+        let past = PastLease { fencing, session, worker, granted_ms, ended_ms, why, cursor };
+        self.past.file(past);
+        Some(RankLease { fencing, session, granted_ms })
+    }
+
     pub(crate) fn is_served_by(&self, fencing: Fencing) -> bool {
         self.lease.as_ref().is_some_and(|lease| lease.fencing == fencing)
     }
@@ -157,7 +171,7 @@ impl Generation {
     }
 
     pub fn ranks_served(&self) -> u64 {
-        self.served
+        self.leases().count() as u64
     }
 
     /// First step that some rank has not consumed; ranks that have not joined are at the origin.
@@ -170,7 +184,7 @@ impl Generation {
 
     /// Cursor of the origin.
     pub fn start(&self) -> RankCursor {
-        RankCursor { epoch: self.origin.epoch, step: self.origin.step() }
+        self.origin.cursor()
     }
 
     pub(crate) fn as_successor(&self) -> Successor {
@@ -183,38 +197,22 @@ impl Generation {
             pool.take_over(number, rank.cursor.step, rank.cursor_ms);
         }
         *self.cursors.entry(rank.cursor).or_default() += 1;
-        self.served += u64::from(rank.lease.is_some());
         self.begin(rank.cursor.epoch, rank.cursor_ms);
         self.ranks.insert(number, rank);
-    }
-
-    /// Sets the lease of a rank; returns its previous lease.
-    pub(crate) fn lend(&mut self, number: u64, lease: Option<RankLease>) -> Option<RankLease> {
-        let rank = self.ranks.get_mut(&number)?;
-        self.served += u64::from(lease.is_some());
-        self.served -= u64::from(rank.lease.is_some());
-        std::mem::replace(&mut rank.lease, lease)
     }
 
     /// Frees a rank that its session or trainer no longer has.
     ///
     /// Its unconsumed samples become free or in doubt, unless the generation was superseded.
-    pub(crate) fn free(&mut self, number: u64, end: &LeaseEnd) -> Option<RankLease> {
-        let is_told = end.why.is_told();
-        let before = self.lend(number, None)?;
-        self.file_end(number, &before, end);
+    pub(crate) fn free(&mut self, number: u64, worker: String, (at_ms, why): (u64, LeaseEnded)) {
+        let rank = self.ranks.get_mut(&number);
+        let Some(before) = rank.and_then(|rank| rank.end_lease(worker, (at_ms, why))) else {
+            return;
+        };
         if self.superseded_by.is_none() {
             for pool in self.pools.values_mut() {
-                pool.release(number, before.fencing, (end.at_ms, is_told));
+                pool.release(number, before.fencing, (at_ms, why.is_told()));
             }
-        }
-        Some(before)
-    }
-
-    /// Keeps a lease that ended.
-    pub(crate) fn file_end(&mut self, number: u64, lease: &RankLease, end: &LeaseEnd) {
-        if let Some(rank) = self.ranks.get_mut(&number) {
-            rank.past.file(lease, rank.cursor, end);
         }
     }
 
@@ -274,14 +272,8 @@ impl Generation {
         }
     }
 
-    /// Moves a rank's cursor forward; returns the epochs that this seals, at most the last `most`.
-    pub(crate) fn advance(
-        &mut self,
-        number: u64,
-        to: RankCursor,
-        now_ms: u64,
-        most: usize,
-    ) -> Vec<SealedEpoch> {
+    /// Moves a rank's cursor forward; returns the epochs that this seals, as [`Generation::seal`].
+    pub(crate) fn advance(&mut self, number: u64, to: RankCursor, now_ms: u64) -> Vec<SealedEpoch> {
         let Some(rank) = self.ranks.get_mut(&number).filter(|rank| rank.cursor < to) else {
             return vec![];
         };
@@ -296,7 +288,7 @@ impl Generation {
         }
         *self.cursors.entry(to).or_default() += 1;
         self.begin(to.epoch, now_ms);
-        self.seal(now_ms, most)
+        self.seal(now_ms)
     }
 
     fn begin(&mut self, epoch: u64, now_ms: u64) {
@@ -310,20 +302,20 @@ impl Generation {
 
     /// Seals epochs that all ranks have left, and dynamic ones with nothing left to deliver.
     ///
-    /// Returns at most the last `most` of them.
-    pub(crate) fn seal(&mut self, sealed_ms: u64, most: usize) -> Vec<SealedEpoch> {
+    /// Returns at most the last [`SEALED_KEPT`] of them.
+    pub(crate) fn seal(&mut self, sealed_ms: u64) -> Vec<SealedEpoch> {
         let mut to = self.cursor().epoch.max(self.sealed_to);
         while self.pools.get(&to).is_some_and(Pool::is_done) {
             to += 1;
         }
-        self.seal_to(to, sealed_ms, most)
+        self.seal_to(to, sealed_ms)
     }
 
     /// Seals the oldest kept epoch if all ranks that a worker serves have left it: it would keep
     /// them from later epochs for as long as another rank is gone.
     ///
     /// Returns the epochs as [`Generation::seal`].
-    pub(crate) fn give_up_oldest(&mut self, sealed_ms: u64, most: usize) -> Vec<SealedEpoch> {
+    pub(crate) fn give_up_oldest(&mut self, sealed_ms: u64) -> Vec<SealedEpoch> {
         let oldest = self.pools.first_key_value().map(|(epoch, _)| *epoch);
         let Some(oldest) = oldest.filter(|oldest| !self.is_over(*oldest)) else {
             return vec![];
@@ -333,11 +325,11 @@ impl Generation {
         if !is_left || !self.is_complete() {
             return vec![];
         }
-        self.seal_to(oldest + 1, sealed_ms, most)
+        self.seal_to(oldest + 1, sealed_ms)
     }
 
-    fn seal_to(&mut self, to: u64, sealed_ms: u64, most: usize) -> Vec<SealedEpoch> {
-        let first = self.sealed_to.max(to.saturating_sub(most as u64));
+    fn seal_to(&mut self, to: u64, sealed_ms: u64) -> Vec<SealedEpoch> {
+        let first = self.sealed_to.max(to.saturating_sub(SEALED_KEPT as u64));
         let sealed = (first..to).map(|epoch| {
             // An epoch that no rank reported began no later than the previous one ended.
             let begun = self.begun.range(..=epoch).next_back();
@@ -352,11 +344,19 @@ impl Generation {
     }
 
     /// Sessions, each with a rank that it serves.
-    pub fn leases(&self) -> impl Iterator<Item = (u64, u64)> {
+    pub fn leases(&self) -> impl Iterator<Item = (SessionId, u64)> {
         let served = |(number, rank): (&u64, &Rank)| {
             rank.lease.as_ref().map(|lease| (lease.session, *number))
         };
         self.ranks.iter().filter_map(served)
+    }
+
+    /// As [`Generation::leases`], with the whole names of the ranks.
+    pub(crate) fn leases_of(&self, job: &str) -> impl Iterator<Item = (SessionId, RankRef)> {
+        self.leases().map(move |(session, rank)| {
+            let (job, generation) = (job.to_owned(), self.number);
+            (session, RankRef { job, generation, rank })
+        })
     }
 
     pub(crate) fn index(&mut self) {
@@ -364,7 +364,6 @@ impl Generation {
         for rank in self.ranks.values() {
             *self.cursors.entry(rank.cursor).or_default() += 1;
         }
-        self.served = self.leases().count() as u64;
         self.pools.values_mut().for_each(Pool::index);
     }
 }

@@ -1,8 +1,8 @@
 //! Holds of jobs: a paused job waits, a cancelled job ends.
 
 use super::Held;
-use crate::job::lease::{LeaseEnd, LeaseEnded};
-use crate::log::{Answer, EventKind, Hold, RankRef, Result, check_text};
+use crate::job::lease::LeaseEnded;
+use crate::log::{Answer, EventKind, Hold, Result, check_text};
 use crate::state::{Moment, State};
 
 impl State {
@@ -26,15 +26,10 @@ impl State {
         job.held = hold.map(|hold| Held { hold, principal, reason, since_ms: now_ms });
         self.events.tell(EventKind::JobHeld { job: name.to_owned(), hold });
         if hold == Some(Hold::Cancelled) {
-            for (number, generation) in &mut job.generations {
-                let leases: Vec<(u64, u64)> = generation.leases().collect();
-                for (session, rank) in leases {
-                    let worker = self.sessions.worker_of(session);
-                    let end = LeaseEnd { at_ms: now_ms, worker, why: LeaseEnded::JobCancelled };
-                    generation.free(rank, &end);
-                    let rank = RankRef { job: name.to_owned(), generation: *number, rank };
-                    self.sessions.drop_lease(session, &rank);
-                }
+            let generations = job.generations.values();
+            let leases = generations.flat_map(|generation| generation.leases_of(name));
+            for (_, rank) in leases.collect::<Vec<_>>() {
+                self.free_rank(&rank, now_ms, LeaseEnded::JobCancelled);
             }
         }
         Ok(Answer::Done)
@@ -47,7 +42,7 @@ mod tests {
 
     use super::*;
     use crate::fixture::{Fixture, JOB, dynamic_job, first_of_two, taken};
-    use crate::{Change, StartRank, Verdict};
+    use crate::{Change, StartRank};
 
     fn hold(hold: Option<Hold>) -> Change {
         Change::HoldJob { name: JOB.to_owned(), hold, reason: "the disk is full".to_owned() }
@@ -59,7 +54,7 @@ mod tests {
         fixture.start(first_of_two(session));
         fixture.now_ms = 70;
         fixture.done(hold(Some(Hold::Paused)));
-        assert_eq!(fixture.state.verdict(&fixture.lease(0)), Verdict::Live);
+        assert_eq!(fixture.state.verdict(&fixture.lease(0)), Ok(()));
         let held = fixture.state.job(JOB).unwrap().held.clone().unwrap();
         assert_eq!((held.principal.as_str(), held.since_ms), ("test", 70));
         // The other rank may start, and waits with it.

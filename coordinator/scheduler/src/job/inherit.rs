@@ -26,7 +26,7 @@ impl Job {
             }
             StartDecision::Join { generation, origin } => {
                 let known = self.generations.get(generation);
-                let cursor = RankCursor { epoch: origin.epoch, step: origin.step() };
+                let cursor = origin.cursor();
                 // Lists belong to one generation: the same steps of another one are other samples.
                 if let (Some(known), Intent::Start { state_generation, .. }) =
                     (known, &start.intent)

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::log::{EndReason, Fencing, LEASES_KEPT, RankCursor, Refusal, SessionId};
+use crate::log::{EndReason, Fencing, LEASES_KEPT, RankCursor, SessionId};
 
 /// The right to serve a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -11,16 +11,6 @@ pub struct RankLease {
     pub fencing: Fencing,
     pub session: SessionId,
     pub granted_ms: u64,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// The lease is valid.
-    Live,
-    /// A later generation took over, or the job was cancelled; the trainer must start again.
-    Superseded { refusal: Refusal },
-    /// Another lease, or none, is the current one; the trainer may reconnect.
-    Fenced { refusal: Refusal },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,13 +60,6 @@ impl From<EndReason> for LeaseEnded {
     }
 }
 
-#[derive(Clone, Debug)]
-pub(crate) struct LeaseEnd {
-    pub(crate) at_ms: u64,
-    pub(crate) worker: String,
-    pub(crate) why: LeaseEnded,
-}
-
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PastLeases {
     /// The last [`LEASES_KEPT`], oldest first.
@@ -90,20 +73,12 @@ impl PastLeases {
         self.kept.is_empty()
     }
 
-    pub(crate) fn file(&mut self, lease: &RankLease, cursor: RankCursor, end: &LeaseEnd) {
+    pub(crate) fn file(&mut self, lease: PastLease) {
         if self.kept.len() >= LEASES_KEPT {
             self.kept.remove(0);
             self.forgotten += 1;
         }
-        self.kept.push(PastLease {
-            fencing: lease.fencing,
-            session: lease.session,
-            worker: end.worker.clone(),
-            granted_ms: lease.granted_ms,
-            ended_ms: end.at_ms,
-            why: end.why,
-            cursor,
-        });
+        self.kept.push(lease);
     }
 }
 

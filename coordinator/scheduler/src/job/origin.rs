@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use shardfeed_plan::{LANES_MAX, PlanError, SEGMENTS_MAX, Segment, Steps, Tail, check_epoch};
 
-use crate::log::{Refusal, Result, STEP_MAX, shortened};
+use crate::log::{RankCursor, Refusal, Result, STEP_MAX, shortened};
 
 /// A position to start from: an epoch and the steps that were consumed of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,6 +40,10 @@ impl Origin {
         let normalized =
             |segment: &Segment| Segment { steps: segment.steps.clone().normalized(), ..*segment };
         Ok(Self { epoch, segments: segments.iter().map(normalized).collect() })
+    }
+
+    pub(crate) fn cursor(&self) -> RankCursor {
+        RankCursor { epoch: self.epoch, step: self.step() }
     }
 
     /// Step of the epoch at which the position lies.

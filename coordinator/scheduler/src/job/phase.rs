@@ -44,7 +44,7 @@ impl Job {
 
 impl Generation {
     fn phase(&self, is_dynamic: bool) -> JobPhase {
-        let is_served = self.ranks_served() > 0;
+        let is_served = self.leases().next().is_some();
         let has_failed = self.ranks.values().any(|rank| rank.failure.is_some());
         let has_ended = |rank: &Rank| rank.has_finished() || self.has_nothing_for(rank);
         match () {

@@ -174,7 +174,7 @@ impl Job {
         let Some(rank) = current.ranks.get(&start.rank) else {
             return match current.misfit(start, &origin, self) {
                 None => Ok(StartDecision::Join { generation, origin }),
-                Some(_) if current.served == 0 => opening(again, origin),
+                Some(_) if current.leases().next().is_none() => opening(again, origin),
                 Some(refusal) => Err(refusal),
             };
         };
@@ -273,7 +273,7 @@ impl Generation {
 
     /// True if a start is exactly at a rank's cursor.
     fn is_at(&self, cursor: RankCursor, origin: &Origin) -> bool {
-        cursor == RankCursor { epoch: origin.epoch, step: origin.step() }
+        cursor == origin.cursor()
             && self
                 .segments_of(cursor.epoch)
                 .is_some_and(|segments| alike(&segments, &origin.segments))

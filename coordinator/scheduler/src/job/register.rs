@@ -18,12 +18,8 @@ use crate::state::{Moment, State};
 impl State {
     pub(crate) fn remove_job(&mut self, name: &str) -> Result<Answer> {
         let job = self.jobs.get(name)?;
-        let usable = job.usable.iter().filter_map(|number| job.generations.get(number));
-        let served = usable.flat_map(|generation| {
-            let ranks = generation.leases().map(|(_, rank)| rank);
-            ranks.map(|rank| (generation.number, rank))
-        });
-        if let Some((generation, rank)) = served.into_iter().next() {
+        let served = job.usable().flat_map(|generation| generation.leases_of(name)).next();
+        if let Some((_, RankRef { generation, rank, .. })) = served {
             return Err(Refusal::Invalid(format!(
                 "rank {rank} of generation {generation} of job `{name}` is served; stop its ranks \
                  first"
@@ -35,9 +31,8 @@ impl State {
         for (number, generation) in &job.generations {
             self.jobs.ranks -= generation.ranks.len() as u64;
             self.jobs.removed_below = self.jobs.removed_below.max(number.saturating_add(1));
-            for (session, rank) in generation.leases() {
-                let (job, generation) = (name.to_owned(), *number);
-                self.sessions.drop_lease(session, &RankRef { job, generation, rank });
+            for (session, rank) in generation.leases_of(name) {
+                self.sessions.drop_lease(session, &rank);
             }
         }
         self.events.tell(EventKind::JobRemoved { job: name.to_owned() });
@@ -101,7 +96,6 @@ impl State {
             sealed: VecDeque::new(),
             stale_reports: 0,
             runs: VecDeque::new(),
-            usable: BTreeSet::new(),
             numbered_from: self.jobs.removed_below,
             held: None,
             skipped: vec![],

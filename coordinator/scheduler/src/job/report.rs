@@ -5,9 +5,7 @@ use shardfeed_plan::{LoaderState, STATE_FORMAT, Tail};
 use super::Job;
 use crate::job::generation::Generation;
 use crate::job::origin::at_step;
-use crate::log::{
-    Answer, CursorReport, EventKind, LeaseRef, RankCursor, Refusal, Result, SEALED_KEPT,
-};
+use crate::log::{Answer, CursorReport, Events, LeaseRef, RankCursor, Refusal, Result};
 use crate::state::{Moment, State};
 
 impl State {
@@ -50,8 +48,7 @@ impl State {
     pub(crate) fn report(&mut self, moment: Moment, cursors: &[CursorReport]) -> Answer {
         for report in cursors {
             if let Some(job) = self.jobs.by_name.get_mut(&report.lease.job) {
-                let told = job.report(moment, report);
-                told.into_iter().for_each(|what| self.events.tell(what));
+                job.report(moment, report, &mut self.events);
             }
         }
         Answer::Done
@@ -59,7 +56,7 @@ impl State {
 }
 
 impl Job {
-    fn report(&mut self, moment: Moment, report: &CursorReport) -> Vec<EventKind> {
+    fn report(&mut self, moment: Moment, report: &CursorReport, events: &mut Events) {
         let CursorReport { lease, epoch, step } = report;
         let to = RankCursor { epoch: *epoch, step: *step };
         let is_dynamic = self.identity.is_dynamic();
@@ -67,10 +64,10 @@ impl Job {
         let Some(generation) = known.filter(|known| known.may_advance(lease, to, is_dynamic))
         else {
             self.stale_reports = self.stale_reports.saturating_add(1);
-            return vec![];
+            return;
         };
-        let sealed = generation.advance(lease.rank, to, moment.now_ms, SEALED_KEPT);
-        self.seal(sealed)
+        let sealed = generation.advance(lease.rank, to, moment.now_ms);
+        self.seal(sealed, events);
     }
 }
 
@@ -96,7 +93,7 @@ mod tests {
 
     use super::*;
     use crate::fixture::{Fixture, JOB, first_of_two, from, segment, wrapped};
-    use crate::{Change, LeaseRef, StartRank};
+    use crate::{Change, LeaseRef, SEALED_KEPT, StartRank};
 
     fn running() -> Fixture {
         let (mut fixture, session) = Fixture::with_job(Tail::Drop);

@@ -6,12 +6,13 @@ use shardfeed_plan::{Intent, LANES_MAX};
 
 use super::Job;
 use crate::job::generation::{Generation, Rank};
-use crate::job::lease::{LeaseEnd, LeaseEnded, PastLeases, RankLease};
+use crate::job::lease::{LeaseEnded, PastLeases, RankLease};
 use crate::job::origin::Origin;
 use crate::job::place::{Opening, StartDecision};
 use crate::log::{
-    Answer, CONTINUED_MAX, EventKind, Hold, PRINCIPAL_RANKS_MAX, PeerProcess, RANKS_TOTAL_MAX,
-    RankCursor, RankRef, Refusal, Result, SEALED_KEPT, StartRank, Started, check_name, check_room,
+    Answer, CONTINUED_MAX, EventKind, Events, Hold, PRINCIPAL_RANKS_MAX, PeerProcess,
+    RANKS_TOTAL_MAX, RankCursor, RankRef, Refusal, Result, StartRank, Started, check_name,
+    check_room,
 };
 use crate::session::{Session, principal_name};
 use crate::state::{Moment, State};
@@ -52,8 +53,7 @@ impl State {
         };
         if let Some((number, left)) = start.leaves() {
             let job = self.jobs.get_mut(&start.job)?;
-            let sealed = job.bring(number, start.rank, left, moment);
-            sealed.into_iter().for_each(|what| self.events.tell(what));
+            job.bring((number, start.rank), left, moment, &mut self.events);
         }
         let number = match place {
             StartDecision::Back { generation, cursor } => {
@@ -97,18 +97,17 @@ impl State {
             return Ok(());
         };
         let lease = RankLease { fencing: index, session: start.session, granted_ms: now_ms };
-        let before = generation.lend(start.rank, Some(lease));
-        if let Some(before) = &before {
-            let worker = self.sessions.worker_of(before.session);
-            let why = LeaseEnded::TrainerReturned;
-            generation.file_end(start.rank, before, &LeaseEnd { at_ms: now_ms, worker, why });
-        }
-        if let Some(rank) = generation.ranks.get_mut(&start.rank) {
-            rank.trainer.clone_from(&start.trainer);
-            (rank.ended, rank.failure, rank.moved_to) = (false, None, None);
-        }
-        let sealed = job.bring(number, start.rank, cursor, Moment { index, now_ms });
-        sealed.into_iter().for_each(|what| self.events.tell(what));
+        let Some(rank) = generation.ranks.get_mut(&start.rank) else {
+            return Ok(());
+        };
+        let worker = rank.lease.as_ref().map(|before| self.sessions.worker_of(before.session));
+        let end = (now_ms, LeaseEnded::TrainerReturned);
+        let before = rank.end_lease(worker.unwrap_or_default(), end);
+        rank.lease = Some(lease);
+        rank.trainer.clone_from(&start.trainer);
+        (rank.ended, rank.failure, rank.moved_to) = (false, None, None);
+        let moment = Moment { index, now_ms };
+        job.bring((number, start.rank), cursor, moment, &mut self.events);
         if let Some(generation) = job.generations.get_mut(&number) {
             generation.pools.values_mut().for_each(|pool| pool.hand_over(start.rank));
         }
@@ -141,7 +140,7 @@ impl State {
         let Some(generation) = job.generations.get_mut(&number) else {
             return Ok(());
         };
-        let cursor = RankCursor { epoch: origin.epoch, step: origin.step() };
+        let cursor = origin.cursor();
         let lease = RankLease { fencing: index, session: start.session, granted_ms: now_ms };
         let rank = Rank {
             trainer: start.trainer.clone(),
@@ -192,7 +191,6 @@ impl State {
             doubt: start.doubt,
             begun: BTreeMap::new(),
             cursors: BTreeMap::new(),
-            served: 0,
         };
         self.events.tell(EventKind::GenerationOpened {
             job: start.job.clone(),
@@ -209,9 +207,8 @@ impl State {
         let dropped = job.forget();
         for generation in dropped {
             self.jobs.ranks -= generation.ranks.len() as u64;
-            for (session, rank) in generation.leases() {
-                let (job, generation) = (start.job.clone(), generation.number);
-                self.sessions.drop_lease(session, &RankRef { job, generation, rank });
+            for (session, rank) in generation.leases_of(&start.job) {
+                self.sessions.drop_lease(session, &rank);
             }
         }
         self.join_generation(moment, start, number, &origin)?;
@@ -220,25 +217,19 @@ impl State {
 
     /// Frees the rank in the generation that its trainer moved from.
     fn leave_generation(&mut self, moment: Moment, start: &StartRank, from: u64, to: u64) {
+        let of = RankRef { job: start.job.clone(), generation: from, rank: start.rank };
+        let freed = self.free_rank(&of, moment.now_ms, LeaseEnded::TrainerMoved);
         let job = self.jobs.by_name.get_mut(&start.job);
         let Some(generation) = job.and_then(|job| job.generations.get_mut(&from)) else {
             return;
         };
-        let lease = generation.ranks.get(&start.rank).and_then(|rank| rank.lease.as_ref());
-        let worker = lease.map(|lease| self.sessions.worker_of(lease.session)).unwrap_or_default();
-        let end = LeaseEnd { at_ms: moment.now_ms, worker, why: LeaseEnded::TrainerMoved };
-        let before = generation.free(start.rank, &end);
         // Without a lease, samples of the rank may still be in doubt; its position is known now.
-        if before.is_none() && generation.superseded_by.is_none() {
+        if freed.is_none() && generation.superseded_by.is_none() {
             let pools = generation.pools.values_mut();
             pools.for_each(|pool| pool.release(start.rank, 0, (moment.now_ms, true)));
         }
         if let Some(rank) = generation.ranks.get_mut(&start.rank) {
             rank.moved_to = Some(to);
-        }
-        if let Some(before) = before {
-            let rank = RankRef { job: start.job.clone(), generation: from, rank: start.rank };
-            self.sessions.drop_lease(before.session, &rank);
         }
     }
 
@@ -300,37 +291,33 @@ impl Job {
     /// Moves a rank of a generation forward to the position that its trainer reports.
     fn bring(
         &mut self,
-        number: u64,
-        rank: u64,
+        (number, rank): (u64, u64),
         to: RankCursor,
         Moment { now_ms, .. }: Moment,
-    ) -> Vec<EventKind> {
+        events: &mut Events,
+    ) {
         let Some(generation) = self.generations.get_mut(&number) else {
-            return vec![];
+            return;
         };
         if let Some(pool) = generation.pools.get_mut(&to.epoch) {
             pool.restore(rank, to.step);
         }
-        let sealed = generation.advance(rank, to, now_ms, SEALED_KEPT);
-        let sealed = self.seal(sealed);
+        let sealed = generation.advance(rank, to, now_ms);
+        self.seal(sealed, events);
         self.recount(number);
-        sealed
     }
 
     fn open(&mut self, generation: Generation) {
         let number = generation.number;
         if !generation.by_move {
-            for earlier in std::mem::take(&mut self.usable) {
-                if let Some(earlier) = self.generations.get_mut(&earlier) {
-                    earlier.superseded_by = Some(generation.as_successor());
-                }
+            for earlier in self.generations.values_mut() {
+                earlier.superseded_by.get_or_insert_with(|| generation.as_successor());
             }
         }
         if !generation.implicit {
             self.saw(&generation.run, number);
         }
         self.opened += 1;
-        self.usable.insert(number);
         self.generations.insert(number, generation);
     }
 }

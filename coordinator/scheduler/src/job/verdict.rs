@@ -1,6 +1,6 @@
 //! Validity and end of the leases of ranks.
 
-use crate::job::lease::{LeaseEnd, LeaseEnded, Verdict};
+use crate::job::lease::LeaseEnded;
 use crate::log::{
     Answer, CursorReport, EventKind, Fencing, Hold, LeaseRef, RankCursor, RankRef, Refusal, Result,
     shortened,
@@ -8,23 +8,29 @@ use crate::log::{
 use crate::state::{Moment, State};
 
 impl State {
-    pub fn verdict(&self, lease: &LeaseRef) -> Verdict {
+    /// Checks that a lease is valid.
+    ///
+    /// # Errors
+    /// - `Superseded`, `Cancelled`: a later generation took over, or the job was cancelled; the
+    ///   trainer must start again.
+    /// - `Fenced`: another lease, or none, is the current one; the trainer may reconnect.
+    pub fn verdict(&self, lease: &LeaseRef) -> Result<()> {
         let LeaseRef { job: name, generation, rank: number, fencing } = lease;
-        let fenced = |reason: String| Verdict::Fenced { refusal: fenced(*fencing, reason) };
+        let fenced = |reason: String| Err(fenced(*fencing, reason));
         let Some(job) = self.job(name) else {
             return fenced(format!("there is no job `{name}`"));
         };
         if let Some(refusal) = job.superseded(*generation) {
-            return Verdict::Superseded { refusal };
+            return Err(refusal);
         }
         if let Some(held) = job.held.as_ref().filter(|held| held.hold == Hold::Cancelled) {
-            return Verdict::Superseded { refusal: held.refusal(name) };
+            return Err(held.refusal(name));
         }
         let Some(rank) = self.rank(name, *generation, *number) else {
             return fenced(format!("rank {number} has not joined generation {generation}"));
         };
         match &rank.lease {
-            Some(lease) if lease.fencing == *fencing => Verdict::Live,
+            Some(lease) if lease.fencing == *fencing => Ok(()),
             Some(lease) => fenced(format!("lease {} took rank {number} over", lease.fencing)),
             None if rank.ended => fenced(format!("the trainer of rank {number} ended it")),
             None => match rank.moved_to {
@@ -38,6 +44,18 @@ impl State {
         let RankRef { job, generation, rank } = of.clone();
         let fencing = self.rank(&job, generation, rank)?.lease.as_ref()?.fencing;
         Some(LeaseRef { job, generation, rank, fencing })
+    }
+
+    /// Ends the lease of a rank that its session or trainer no longer has.
+    ///
+    /// Returns true if its generation was not superseded; `None`: it had no lease.
+    pub(crate) fn free_rank(&mut self, of: &RankRef, at_ms: u64, why: LeaseEnded) -> Option<bool> {
+        let job = self.jobs.by_name.get_mut(&of.job)?;
+        let generation = job.generations.get_mut(&of.generation)?;
+        let session = generation.ranks.get(&of.rank)?.lease.as_ref()?.session;
+        generation.free(of.rank, self.sessions.worker_of(session), (at_ms, why));
+        self.sessions.drop_lease(session, of);
+        Some(generation.superseded_by.is_none())
     }
 
     pub(crate) fn end_rank(
@@ -73,23 +91,16 @@ impl State {
             ending.ended = is_final;
             ending.failure = failure.map(shortened);
             let RankCursor { epoch, step } = ending.cursor;
-            let worker = ending.lease.as_ref().map(|lease| self.sessions.worker_of(lease.session));
-            let worker = worker.unwrap_or_default();
             let why = if is_told { LeaseEnded::TrainerEnded } else { LeaseEnded::TrainerGone };
-            let end = LeaseEnd { at_ms: moment.now_ms, worker, why };
-            if let Some(lease) = generation.free(*rank, &end) {
-                let rank = RankRef { job: job.clone(), generation: *number, rank: *rank };
-                self.sessions.drop_lease(lease.session, &rank);
-            }
             let (job, generation, rank) = (job.clone(), *number, *rank);
+            let of = RankRef { job: job.clone(), generation, rank };
+            self.free_rank(&of, moment.now_ms, why);
             self.events.tell(EventKind::RankEnded { job, generation, rank, epoch, step });
             return Ok(Answer::Done);
         }
         match self.verdict(lease) {
-            Verdict::Fenced { refusal } => Err(refusal),
-            Verdict::Live | Verdict::Superseded { .. } => {
-                Err(fenced(*fencing, format!("rank {rank} of generation {number} has ended")))
-            }
+            Err(refusal @ Refusal::Fenced { .. }) => Err(refusal),
+            _ => Err(fenced(*fencing, format!("rank {rank} of generation {number} has ended"))),
         }
     }
 }
@@ -117,11 +128,11 @@ mod tests {
     #[expect(clippy::needless_pass_by_value, reason = "expect! makes values")]
     fn check(fixture: &Fixture, lease: &LeaseRef, says: Expect) {
         says.assert_eq(&match fixture.state.verdict(lease) {
-            Verdict::Live => "live".to_owned(),
-            Verdict::Superseded { refusal } => {
-                format!("superseded:\n{}", wrapped(&refusal.to_string()))
+            Ok(()) => "live".to_owned(),
+            Err(refusal @ Refusal::Fenced { .. }) => {
+                format!("fenced:\n{}", wrapped(&refusal.to_string()))
             }
-            Verdict::Fenced { refusal } => format!("fenced:\n{}", wrapped(&refusal.to_string())),
+            Err(refusal) => format!("superseded:\n{}", wrapped(&refusal.to_string())),
         });
     }
 

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Session, principal_name};
-use crate::job::lease::LeaseEnd;
 use crate::log::{
     Answer, Command, DATA_ROOTS_MAX, DECODERS_MAX, EVENT_RANKS_MAX, EndReason, EventKind,
     JoinSession, PRINCIPAL_SESSIONS_MAX, Refusal, Result, SESSIONS_MAX, SessionId, check_count,
@@ -100,10 +99,9 @@ impl State {
         };
         let worker = session.join.worker;
         self.events.tell(EventKind::WorkerEnded { worker: worker.clone(), session: id, reason });
-        let end = LeaseEnd { at_ms: now_ms, worker: worker.clone(), why: reason.into() };
         let mut unserved = BTreeMap::<_, Vec<u64>>::new();
         for rank in &session.leases {
-            if self.jobs.free(rank, &end) {
+            if self.free_rank(rank, now_ms, reason.into()) == Some(true) {
                 unserved.entry((&rank.job, rank.generation)).or_default().push(rank.rank);
             }
         }

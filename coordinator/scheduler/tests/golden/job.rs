@@ -5,8 +5,8 @@ use shardfeed_plan::{
     Mode, ORDER_VERSION, Records, Sample, Segment, Shuffle, Steps, Tail, mixture_digest,
 };
 use shardfeed_scheduler::{
-    Answer, Change, CursorReport, DoubtPolicy, InDoubt, LeaseRef, PeerProcess, RankCursor,
-    RegisterJob, ReportSkipped, SkippedRecord, StartRank, Started, Verdict,
+    Answer, Change, CursorReport, DoubtPolicy, InDoubt, LeaseRef, PeerProcess, RankCursor, Refusal,
+    RegisterJob, ReportSkipped, SkippedRecord, StartRank, Started,
 };
 
 use super::args::{Args, Failed, number};
@@ -254,9 +254,9 @@ impl Script {
         let lease =
             LeaseRef { fencing, generation: args.or("generation", known.generation)?, ..known };
         Ok(match self.state.verdict(&lease) {
-            Verdict::Live => format!("lease {fencing} is valid"),
-            Verdict::Superseded { refusal } => format!("superseded: {refusal}"),
-            Verdict::Fenced { refusal } => format!("fenced: {refusal}"),
+            Ok(()) => format!("lease {fencing} is valid"),
+            Err(refusal @ Refusal::Fenced { .. }) => format!("fenced: {refusal}"),
+            Err(refusal) => format!("superseded: {refusal}"),
         })
     }
 

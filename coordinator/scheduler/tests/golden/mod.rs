@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use goldenscript::{Context, Runner};
 use shardfeed_plan::Digest;
-use shardfeed_scheduler::{Answer, Change, Command, JoinSession, SessionId, State, Verdict};
+use shardfeed_scheduler::{Answer, Change, Command, JoinSession, SessionId, State};
 
 use args::{Args, Failed};
 use loader::Loader;
@@ -171,7 +171,7 @@ impl Script {
         let session = self.session(worker, args)?;
         let leases = &self.state.live_session(session)?.leases;
         let leases = leases.iter().filter_map(|rank| self.state.lease_of(rank));
-        let leases = leases.filter(|lease| self.state.verdict(lease) == Verdict::Live);
+        let leases = leases.filter(|lease| self.state.verdict(lease).is_ok());
         let leases = leases.map(|lease| {
             format!("\n  lease {}: rank {} of {}", lease.fencing, lease.rank, lease.job)
         });

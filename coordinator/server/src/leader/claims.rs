@@ -14,7 +14,7 @@ use shardfeed_proto::WireError;
 use shardfeed_proto::coordinator::v1::{ClaimGroupsResponse, GroupRange};
 use shardfeed_scheduler::{
     Answer, CLAIMS_MAX, Change, Claim, ClaimResult, EPOCHS_KEPT, Pool, PoolFacts, Refusal,
-    SIZES_TOLD_MAX, State, Verdict,
+    SIZES_TOLD_MAX, State,
 };
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -468,7 +468,7 @@ enum News {
 
 fn news(state: &State, case: &PendingClaim) -> News {
     let take = &case.ask.take;
-    if !matches!(state.verdict(&take.lease), Verdict::Live) {
+    if state.verdict(&take.lease).is_err() {
         return News::Own;
     }
     let Some(generation) = state.generation(&take.lease.job, take.lease.generation) else {

@@ -118,7 +118,8 @@ pub(crate) fn look(core: &Core) -> JobMetrics {
 
 /// Returns the jobs with served ranks, latest start first.
 fn newest(state: &State) -> Vec<(&Job, &Generation)> {
-    let current = |job| Some((job, Job::current(job).filter(|known| known.ranks_served() > 0)?));
+    let is_served = |known: &&Generation| known.leases().next().is_some();
+    let current = |job| Some((job, Job::current(job).filter(is_served)?));
     let mut running: Vec<_> = state.jobs().filter_map(current).collect();
     running.sort_by_key(|(job, known)| (std::cmp::Reverse(known.started_ms), &job.name));
     running

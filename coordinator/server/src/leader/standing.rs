@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use shardfeed_scheduler::{
     Generation, LeaseRef, LeasedScan, Rank, RankCursor, Refusal, ScanLease, SessionId, State,
-    Verdict,
 };
 
 use crate::error::{self, Result};
@@ -45,10 +44,7 @@ pub(crate) fn served(
 }
 
 fn find<'a>(state: &'a State, lease: &LeaseRef) -> Result<(&'a Generation, &'a Rank), Refusal> {
-    match state.verdict(lease) {
-        Verdict::Superseded { refusal } | Verdict::Fenced { refusal } => return Err(refusal),
-        Verdict::Live => {}
-    }
+    state.verdict(lease)?;
     let generation = state.generation(&lease.job, lease.generation);
     let found = generation.and_then(|known| Some((known, known.ranks.get(&lease.rank)?)));
     Ok(found.expect("only of a rank that is there a lease is good"))

@@ -277,15 +277,22 @@ fn there_is_a_bound_for_the_parts_of_all_datasets() {
     let part = Part { chunk: digest(0), files: 1, bytes: 1 };
     let (dataset, root, parts) = (DATASET.to_owned(), "/".to_owned(), vec![part; 2]);
     let report = ReportListing { session, dataset, fencing, root, parts };
-    // As if the other datasets had this many parts.
-    fixture.state.datasets.parts = PARTS_TOTAL_MAX - 1;
+    let hold = |state: &mut State, parts: u64| {
+        let mut scan = Scan::new("/", &[]);
+        scan.progress.parts = parts;
+        let (name, phase) = ("other".to_owned(), Phase::Scanning(scan));
+        let other =
+            Dataset { name: name.clone(), phase, ..state.dataset(DATASET).unwrap().clone() };
+        state.datasets.by_name.insert(name, other);
+    };
+    hold(&mut fixture.state, PARTS_TOTAL_MAX - 1);
     let moment = Moment { index: 9, now_ms: 0 };
     let refusal = fixture.state.report_listing(moment, &report).unwrap_err();
     expect![[r#"
         parts of all datasets: at most 1000000; name fewer files in
         all datasets together"#]]
     .assert_eq(&wrapped(&refusal.to_string()));
-    fixture.state.datasets.parts = PARTS_TOTAL_MAX - 2;
+    hold(&mut fixture.state, PARTS_TOTAL_MAX - 2);
     assert_eq!(fixture.state.report_listing(moment, &report), Ok(Answer::Done));
 }
 

@@ -2,7 +2,7 @@ use expect_test::expect;
 use shardfeed_plan::{EPOCHS, Intent, Segment, Steps, Tail};
 
 use crate::fixture::{Fixture, JOB, first_of_two, fresh, from, segment};
-use crate::{Change, RankCursor, StartRank, Verdict};
+use crate::{Change, RankCursor, StartRank};
 
 fn two(tail: Tail) -> (Fixture, StartRank) {
     let (fixture, session) = Fixture::with_job(tail);
@@ -550,7 +550,7 @@ mod kept {
         for from in 0..100 {
             fixture.start(rank(&start, 0, "t-0", move_to(from, 0)));
         }
-        assert_eq!(fixture.state.verdict(&lease), Verdict::Live);
+        assert_eq!(fixture.state.verdict(&lease), Ok(()));
         assert_eq!(fixture.state.session(start.session).unwrap().leases.len(), 2);
         // Neither does it lose its generation while no worker serves it.
         fixture.done(Change::ExpireSessions { sessions: vec![start.session] });
