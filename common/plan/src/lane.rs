@@ -107,14 +107,10 @@ impl Lane {
     }
 
     /// Returns the output of a sample of a portion, or `None` if it is in another lane.
+    /// - `known`: a cache, which it uses and extends.
     ///
     /// # Errors  `WindowTooLarge`.
-    pub fn output_of(&self, portion: Portion, sample: Sample) -> Result<Option<u64>, PlanError> {
-        self.output_with(portion, sample, &mut Permutations::default())
-    }
-
-    /// As [`Lane::output_of`], using and extending the cache `known`.
-    pub(crate) fn output_with(
+    pub fn output_with(
         &self,
         portion: Portion,
         sample: Sample,
