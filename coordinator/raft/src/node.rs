@@ -231,28 +231,6 @@ impl<M: Machine> Node<M> {
         &self.inner.cluster_id
     }
 
-    /// Saves a snapshot that covers at least the entries applied now.
-    /// - Returns the last index that it covers.
-    /// # Errors  As [`Node::propose`]; without an applied entry, `Timeout`.
-    pub async fn snapshot_now(&self) -> Result<u64, ProposeError> {
-        self.refuse_if_stopped()?;
-        let mut metrics = self.inner.raft.metrics();
-        // The metrics lag behind the answers.
-        let (wanted, ()) = self.inner.machine.read_at(|_| ());
-        let saved = async {
-            loop {
-                let found = metrics.borrow_watched().snapshot.map(|id| id.index);
-                if let Some(index) = found.filter(|_| found >= wanted) {
-                    return Ok(index);
-                }
-                // A snapshot in progress may end before `wanted`: another is requested after it.
-                self.inner.raft.trigger().snapshot().await.map_err(|e| self.stopped(&e))?;
-                metrics.changed().await.map_err(|_| self.stopped(&Fatal::Stopped))?;
-            }
-        };
-        self.in_time(saved).await?
-    }
-
     /// Stops the node, and returns when its directory can be opened again. Other handles to it
     /// return `ShuttingDown` from now on.
     pub async fn shutdown(self) {
