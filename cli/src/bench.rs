@@ -30,20 +30,19 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 const MEMORY_EVERY: Duration = Duration::from_millis(20);
 
-pub(crate) const ABOUT: &str = "\
-Read a job, or files, with a trainer that does nothing, and report the speed
-
-It reads in this process, on this host's cores, from files that this host can open: one rank of \
-the job's own order, with its features and operators, from the beginning of an epoch. Only the \
-definition of the job is requested from the coordinator, so running ranks are affected only by the \
-load on processors and storage. A dynamic job is read as if its order were fixed.";
-
 const EXAMPLES: &str = "\
 Examples:
   shardfeed bench digits
   shardfeed bench --files 'train/*.tfrecord' --batch-size 256 --duration 30s
   shardfeed bench digits --threads 2 --trace timeline.json";
 
+/// Measure how fast a job or files can be read
+///
+/// The trainer does nothing. It reads in this process, on this host's cores, from files that this
+/// host can open: one rank of the job's own order, with its features and operators, from the
+/// beginning of an epoch. Only the definition of the job is requested from the coordinator, so
+/// running ranks are affected only by the load on processors and storage. A dynamic job is read as
+/// if its order were fixed.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct BenchArgs {

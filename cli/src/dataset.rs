@@ -9,22 +9,11 @@ use crate::output::Format;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum DatasetCommand {
-    /// Show a dataset's shards, records, sizes, digest and features
     Inspect(inspect::InspectArgs),
-    /// Count the records and samples of a source once for all hosts
-    #[command(long_about = index::ABOUT)]
     Index(index::IndexArgs),
-    /// Read every record; report features and possible improvements
-    #[command(long_about = stats::ABOUT)]
     Stats(stats::StatsArgs),
-    /// Read every byte and report every damaged record
-    #[command(long_about = verify::ABOUT)]
     Verify(verify::VerifyArgs),
-    /// Write a folder, a file list or a CSV file as TFRecord shards
-    #[command(long_about = write::ABOUT)]
     Write(write::WriteArgs),
-    /// Add a dataset to the cluster and wait until it is scanned
-    #[command(long_about = add::ABOUT)]
     Add(add::DatasetAddArgs),
     /// List the cluster's datasets
     List {
@@ -34,10 +23,11 @@ pub(crate) enum DatasetCommand {
         #[command(flatten)]
         cluster: ClusterArgs,
     },
-    /// Show a dataset of the cluster
     Show(ShowArgs),
     /// Remove a dataset from the cluster; its files are not changed
-    #[command(long_about = dataset::REMOVE_ABOUT)]
+    ///
+    /// One that a job reads is refused: remove the job first. The name may then be used for other
+    /// files.
     Remove {
         #[command(flatten)]
         of: NamedDataset,

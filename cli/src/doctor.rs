@@ -19,13 +19,6 @@ use crate::error::Problem;
 use crate::output::{self, Format, Grid, Report};
 use crate::process::{Places, places, usual_ports};
 
-pub(crate) const ABOUT: &str = "\
-Check this host: coordinators and their clock, certificates, ports, the disk's fsync, memory, the worker's socket, GPUs
-
-It changes nothing, but writes and removes a file of some kilobytes in DIR and in the cache's \
-folder. A check says ok, note (nothing is wrong, but this host cannot do that), warn or fail, and \
-the remedy.";
-
 const EXAMPLES: &str = "\
 Exit codes: 0 nothing fails, 1 something does.
 
@@ -42,6 +35,12 @@ const WORKER_LIMIT: Duration = Duration::from_secs(2);
 /// are valid from one hour before their creation, so that a clock an hour behind accepts new ones.
 const CLOCK_MS: u64 = 1_000;
 
+/// Check this host for use by a coordinator, worker and trainer
+///
+/// Checks coordinators and their clock, certificates, ports, the disk's fsync, memory, the worker's
+/// socket, and GPUs. It changes nothing, but writes and removes a file of some kilobytes in DIR and
+/// in the cache's folder. A check says ok, note (nothing is wrong, but this host cannot do that),
+/// warn or fail, and the remedy.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct DoctorArgs {

@@ -20,12 +20,6 @@ use crate::error::Problem;
 use crate::output::{self, Format};
 use crate::process::runtime;
 
-pub(crate) const ABOUT: &str = "\
-Report whether a coordinator or worker serves
-
-It asks /readyz at the process's HTTP address, or /livez with --live; with --worker it greets a worker on its \
-trainer socket, as a trainer would. For scripts, probes and images that have no curl.";
-
 const EXAMPLES: &str = "\
 Exit codes: 0 it serves, 1 it does not (the reason is on stderr), 4 the worker's socket is not for this user, 6 no worker is \
 there, 7 no answer in time.
@@ -38,6 +32,11 @@ Examples:
 /// Maximum size of a page that is read, bytes: a page has only a few words.
 const PAGE_BYTES_MAX: usize = 64 << 10;
 
+/// Report whether a coordinator or worker of this host serves
+///
+/// It asks /readyz at the process's HTTP address, or /livez with --live; with --worker it greets a
+/// worker on its trainer socket, as a trainer would. For scripts, probes and images that have no
+/// curl.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct HealthArgs {

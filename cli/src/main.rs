@@ -99,14 +99,10 @@ enum Noun {
     /// Manage the coordinators of a cluster: leader, members, backups
     #[command(subcommand)]
     Cluster(cluster::member::MemberCommand),
-    /// List events of workers, datasets, jobs, generations and ranks
-    #[command(long_about = cluster::events::ABOUT)]
     Events(cluster::events::EventsArgs),
     /// Manage access tokens for people, programs and workers
     #[command(subcommand)]
     Access(cluster::access::AccessCommand),
-    /// List requests for changes, and refused requests
-    #[command(long_about = cluster::audit::ABOUT)]
     Audit(cluster::audit::AuditArgs),
     /// Manage certificates, and an authority that signs them
     #[command(subcommand)]
@@ -114,26 +110,15 @@ enum Noun {
     /// Manage named clusters
     #[command(subcommand)]
     Context(cluster::context::ContextCommand),
-    /// Report what limits a job, and what to change
-    #[command(long_about = cluster::why::ABOUT)]
     Why(cluster::why::WhyArgs),
-    /// Measure how fast a job or files can be read
-    #[command(long_about = bench::ABOUT)]
     Bench(bench::BenchArgs),
-    /// Record the threads of this host's worker for Perfetto
-    #[command(long_about = trace::ABOUT)]
     Trace(trace::TraceArgs),
-    /// Check this host for use by a coordinator, worker and trainer
-    #[command(long_about = doctor::ABOUT)]
     Doctor(doctor::DoctorArgs),
-    /// Report whether a coordinator or worker of this host serves
-    #[command(long_about = health::ABOUT)]
     Health(health::HealthArgs),
     /// Show and check the options of coordinators and workers
     #[command(subcommand)]
     Config(process::ConfigCommand),
-    /// Wait for a leader, a dataset, a worker or the end of an epoch
-    #[command(subcommand, long_about = cluster::wait::ABOUT)]
+    #[command(subcommand)]
     Wait(cluster::wait::WaitCommand),
     /// Write the shell completion script
     #[command(after_help = shell::COMPLETION_EXAMPLES)]
@@ -148,12 +133,9 @@ enum Noun {
         #[arg(value_name = "DIR")]
         folder: PathBuf,
     },
-    /// Show the cluster live, on one screen
-    #[command(long_about = top::ABOUT)]
     Top(top::TopArgs),
     /// Show the cluster as a whole
     Status(cluster::ClusterArgs),
-    /// Run a coordinator and a worker in one process, for a first try
     Up(process::UpArgs),
 }
 

@@ -23,4 +23,4 @@ pub(crate) use runtime::runtime;
 pub(crate) use settings::ConfigCommand;
 pub(crate) use stop::Stop;
 pub(crate) use up::{UpArgs, run as up};
-pub(crate) use worker::{ABOUT as WORKER_ABOUT, WorkerStartArgs, start as start_worker};
+pub(crate) use worker::{WorkerStartArgs, start as start_worker};

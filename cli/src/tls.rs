@@ -32,29 +32,13 @@ Examples:
   shardfeed tls rotate ./pki                    # then new certificates; copy them,
   shardfeed tls rotate ./pki --forget-old-ca    # then trust only the new one";
 
-const INIT_ABOUT: &str = "\
-Make an authority, and certificates to begin with
-
-In DIR: ca.crt and ca.key; a folder for each coordinator, one for workers (`worker`) and one for an admin (`admin`), \
-each with ca.crt, tls.crt and tls.key.";
-
-const ROTATE_ABOUT: &str = "\
-Renew the certificates below DIR, or the authority
-
-The order for a new authority: --ca, copy ca.crt to every host; without options, copy tls.crt and \
-tls.key; --forget-old-ca, copy ca.crt again. Nothing is interrupted meanwhile.";
-
 #[derive(Debug, Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub(crate) enum TlsCommand {
-    /// Create an authority and initial certificates
-    #[command(long_about = INIT_ABOUT, after_help = EXAMPLES)]
+    #[command(after_help = EXAMPLES)]
     Init(InitArgs),
-    /// Create a certificate
     #[command(after_help = EXAMPLES)]
     Issue(IssueArgs),
-    /// Renew the certificates below DIR, or the authority
-    #[command(long_about = ROTATE_ABOUT)]
     Rotate(RotateArgs),
     /// Show the contents of a folder of certificates
     Show {
@@ -63,6 +47,10 @@ pub(crate) enum TlsCommand {
     },
 }
 
+/// Create an authority and initial certificates
+///
+/// In DIR: ca.crt and ca.key; a folder for each coordinator, one for workers (`worker`) and one for
+/// an admin (`admin`), each with ca.crt, tls.crt and tls.key.
 #[derive(Debug, Args)]
 pub(crate) struct InitArgs {
     /// Folder of the authority; created if it is missing
@@ -78,6 +66,7 @@ pub(crate) struct InitArgs {
     days: u32,
 }
 
+/// Create a certificate
 #[derive(Debug, Args)]
 pub(crate) struct IssueArgs {
     /// Folder of the authority
@@ -97,6 +86,10 @@ pub(crate) struct IssueArgs {
     out: Option<PathBuf>,
 }
 
+/// Renew the certificates below DIR, or the authority
+///
+/// The order for a new authority: --ca, copy ca.crt to every host; without options, copy tls.crt
+/// and tls.key; --forget-old-ca, copy ca.crt again. Nothing is interrupted meanwhile.
 #[derive(Debug, Args)]
 pub(crate) struct RotateArgs {
     /// Folder of the authority

@@ -24,14 +24,6 @@ use crate::process::runtime;
 use draw::{DisplayOptions, draw};
 use gather::{Scene, gather};
 
-pub(crate) const ABOUT: &str = "\
-Show the cluster live: jobs and their epochs, the shards of one, its ranks, workers, events, and what limits it
-
-Shards are cells of a map, in manifest order: each represents as many of them as necessary. Ranks \
-are columns of two strips: how far each is behind the first, and how much of its trainer's time is \
-spent waiting, with a letter for the cause. Without a terminal, and for logs: --once. NO_COLOR is \
-heeded; nothing is said by colour alone.";
-
 const EXAMPLES: &str = "\
 Keys: up and down choose a job, p holds the picture, q ends.
 
@@ -48,6 +40,12 @@ const SIZE: (u16, u16) = (80, 24);
 /// Maximum size of a side: the size may come from a variable with any value.
 const SIDE_MAX: u16 = 1_000;
 
+/// Show the cluster live, on one screen
+///
+/// Shards are cells of a map, in manifest order: each represents as many of them as necessary.
+/// Ranks are columns of two strips: how far each is behind the first, and how much of its trainer's
+/// time is spent waiting, with a letter for the cause. Without a terminal, and for logs: --once.
+/// NO_COLOR is heeded; nothing is said by colour alone.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct TopArgs {

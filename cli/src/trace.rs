@@ -11,14 +11,13 @@ use shardfeed_embedded::{default_worker_socket, worker_timeline};
 use crate::duration;
 use crate::output::{self, Format};
 
-pub(crate) const ABOUT: &str = "\
-Record the activity of each thread of this host's worker, as a timeline for Perfetto
-
-Open FILE at https://ui.perfetto.dev. It shows the reading threads (chunk, read), the thread that plans (room: \
-enough is ahead; fill window, gather, wait for shard, grant), the computing threads (assemble: check and parse, \
-operate and write) and the ones that send. Nothing is recorded before and after. For loaders that work in their \
-trainer's process set SHARDFEED_TRACE=DIR there: each writes DIR/rank-R-PID.json when it is closed.";
-
+/// Record the threads of this host's worker for Perfetto
+///
+/// Open FILE at https://ui.perfetto.dev. It shows the reading threads (chunk, read), the thread
+/// that plans (room: enough is ahead; fill window, gather, wait for shard, grant), the computing
+/// threads (assemble: check and parse, operate and write) and the ones that send. Nothing is
+/// recorded before and after. For loaders that work in their trainer's process set
+/// SHARDFEED_TRACE=DIR there: each writes DIR/rank-R-PID.json when it is closed.
 #[derive(Debug, Args)]
 pub(crate) struct TraceArgs {
     /// File to write

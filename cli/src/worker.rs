@@ -5,12 +5,10 @@ use clap::Subcommand;
 use crate::cluster::ClusterArgs;
 use crate::cluster::worker::{self, NamedWorker, cordon};
 use crate::output::Format;
-use crate::process::{WORKER_ABOUT, WorkerStartArgs, start_worker};
+use crate::process::{WorkerStartArgs, start_worker};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum WorkerCommand {
-    /// Run a worker until SIGTERM or SIGINT
-    #[command(long_about = WORKER_ABOUT)]
     Start(WorkerStartArgs),
     /// List the cluster's workers
     List {
@@ -25,10 +23,15 @@ pub(crate) enum WorkerCommand {
     /// Give a worker no new work; new trainers read in-process
     Cordon(NamedWorker),
     /// Give a cordoned or drained worker work again
-    #[command(long_about = cordon::UNCORDON_ABOUT)]
+    ///
+    /// A drained worker has left the cluster: restart its process. Trainers return to it with the
+    /// next epoch, those that were refused when they are restarted.
     Uncordon(NamedWorker),
     /// Drain a worker without delaying trainers; wait until it is idle
-    #[command(long_about = cordon::DRAIN_ABOUT)]
+    ///
+    /// Its trainers continue in their own processes from the batch that it sent last. Then it
+    /// leaves the cluster, and runs until it is stopped; once uncordoned, it gets work again when
+    /// its process is restarted.
     Drain {
         #[command(flatten)]
         of: NamedWorker,

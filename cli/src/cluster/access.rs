@@ -28,22 +28,9 @@ Examples:
   shardfeed access list
   shardfeed access revoke 3f9a01c2b4d5";
 
-const WHOAMI_ABOUT: &str = "\
-Show the identity that the cluster assigns to this caller
-
-If the coordinators have no certificates (option `tls`), callers are not authenticated and every \
-caller may do anything.";
-
-const EXCHANGE_ABOUT: &str = "\
-Exchange a join token for an access token, once
-
-The join token is read from --token-file; the access token is written to --out. `worker start \
---join-token-file` does the same automatically.";
-
 #[derive(Debug, Subcommand)]
 #[command(after_help = EXAMPLES)]
 pub(crate) enum AccessCommand {
-    /// Create an access token
     #[command(after_help = EXAMPLES)]
     Create(CreateArgs),
     /// List the access tokens
@@ -62,7 +49,9 @@ pub(crate) enum AccessCommand {
         cluster: ClusterArgs,
     },
     /// Exchange a join token for an access token, once
-    #[command(long_about = EXCHANGE_ABOUT)]
+    ///
+    /// The join token is read from --token-file; the access token is written to --out. `worker
+    /// start --join-token-file` does the same automatically.
     Exchange {
         /// Name of the new token's holder, for lists and logs
         name: String,
@@ -73,7 +62,9 @@ pub(crate) enum AccessCommand {
         cluster: ClusterArgs,
     },
     /// Show the caller's identity in the cluster
-    #[command(long_about = WHOAMI_ABOUT)]
+    ///
+    /// If the coordinators have no certificates (option `tls`), callers are not authenticated and
+    /// every caller may do anything.
     Whoami(ClusterArgs),
 }
 
@@ -91,6 +82,7 @@ enum TokenRole {
     Trainer,
 }
 
+/// Create an access token
 #[derive(Debug, Args)]
 pub(crate) struct CreateArgs {
     /// Name of the holder, for lists and logs

@@ -14,14 +14,6 @@ use crate::output::listing::{self, Column, Shown, column, wide};
 use crate::output::words::{clock, known, text};
 use crate::output::{self, Format, Report};
 
-pub(crate) const ABOUT: &str = "\
-Show requests for changes, refused requests, and their callers
-
-Each node writes the requests it received to its own files (the folder `audit` in its data folder, \
-lines of JSON, 160 MiB at most, 32 MiB of them for denied requests); this command asks all nodes \
-and puts the answers in order. The work of workers is not included: `shardfeed events` and the \
-histories show it. For admins.";
-
 const EXAMPLES: &str = "\
 Examples:
   shardfeed audit --since 1h
@@ -31,6 +23,12 @@ Examples:
 /// Number of entries requested from each node: the maximum that it returns.
 const ENTRIES_MAX: u64 = 5_000;
 
+/// List requests for changes, and refused requests
+///
+/// Each node writes the requests it received to its own files (the folder `audit` in its data
+/// folder, lines of JSON, 160 MiB at most, 32 MiB of them for denied requests); this command asks
+/// all nodes and puts the answers in order. The work of workers is not included: `shardfeed events`
+/// and the histories show it. For admins.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct AuditArgs {

@@ -22,11 +22,6 @@ use crate::output::listing::{self, Column, Shown, column, wide};
 use crate::output::words::{ago, digest, percent, text};
 use crate::output::{self, Format, Report, list_report};
 
-pub(crate) const REMOVE_ABOUT: &str = "\
-Remove a dataset from the cluster; its files stay as they are
-
-One that a job reads is refused: remove the job first. The name may then be used for other files.";
-
 /// A dataset as an argument.
 #[derive(Debug, Args)]
 pub(crate) struct NamedDataset {
@@ -36,7 +31,7 @@ pub(crate) struct NamedDataset {
     cluster: ClusterArgs,
 }
 
-/// A dataset to show.
+/// Show a dataset of the cluster
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
     #[command(flatten)]

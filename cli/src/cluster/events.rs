@@ -14,13 +14,6 @@ use crate::output::listing::{self, Column, Shown, column, wide};
 use crate::output::words::{clock, known};
 use crate::output::{self, Format, Report};
 
-pub(crate) const ABOUT: &str = "\
-Show what happened: workers that came and went, datasets, jobs, generations, ranks that moved
-
-The coordinators keep the last 10,000 events, on every node the same. Times are UTC, by the \
-leader's clock. Grants to ranks of dynamic jobs are too many for this list: `shardfeed shard \
-history` shows the returned ones.";
-
 const EXAMPLES: &str = "\
 Examples:
   shardfeed events --since 1h
@@ -31,6 +24,11 @@ Examples:
 /// Polling interval of `-f`.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
+/// List events of workers, datasets, jobs, generations and ranks
+///
+/// The coordinators keep the last 10,000 events, on every node the same. Times are UTC, by the
+/// leader's clock. Grants to ranks of dynamic jobs are too many for this list: `shardfeed shard
+/// history` shows the returned ones.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct EventsArgs {

@@ -34,13 +34,17 @@ pub(crate) enum JobCommand {
     /// Show a job: its identity and its generations
     Show(NamedJob),
     /// Pause a job: its trainers wait until it is resumed
-    #[command(long_about = PAUSE_ABOUT)]
+    ///
+    /// Its ranks keep their leases, and workers read ahead up to their limits. Batches that were
+    /// sent to a trainer are still consumed: it stops after at most a heartbeat and the batches
+    /// that it already has. Ranks may start meanwhile, and wait, too.
     Pause(PauseArgs),
     /// Resume a paused job, or let a cancelled one start again
-    #[command(long_about = RESUME_ABOUT)]
     Resume(NamedJob),
     /// Cancel a job: loaders fail, no rank starts until it is resumed
-    #[command(long_about = CANCEL_ABOUT)]
+    ///
+    /// Loaders fail with JobCancelledError. States that were saved stay good: after `shardfeed job
+    /// resume` ranks start again from one.
     Cancel {
         #[command(flatten)]
         of: PauseArgs,
@@ -48,7 +52,10 @@ pub(crate) enum JobCommand {
         confirm: Confirm,
     },
     /// Remove a job and the records of its generations
-    #[command(long_about = REMOVE_ABOUT)]
+    ///
+    /// Its ranks are notified that it is gone. States that its loaders made stay valid, those of a
+    /// dynamic job only at the beginning of an epoch: a new job of the same name may start from
+    /// one.
     Remove {
         #[command(flatten)]
         of: NamedJob,
@@ -56,27 +63,6 @@ pub(crate) enum JobCommand {
         confirm: Confirm,
     },
 }
-
-const PAUSE_ABOUT: &str = "\
-Pause a job: its trainers wait for their next batch until it is resumed
-
-Its ranks keep their leases, and workers read ahead up to their limits. Batches that were sent to \
-a trainer are still consumed: it stops after at most a heartbeat and the batches that it already \
-has. Ranks may start meanwhile, and wait, too.";
-
-const CANCEL_ABOUT: &str = "\
-End a job: its trainers' loaders fail with JobCancelledError, and no rank may start until it is resumed
-
-States that were saved stay good: after `shardfeed job resume` ranks start again from one.";
-
-const RESUME_ABOUT: &str = "\
-Resume a paused job, or allow the ranks of a cancelled one to start again";
-
-const REMOVE_ABOUT: &str = "\
-Remove a job and the records of its generations
-
-Its ranks are notified that it is gone. States that its loaders made stay valid, those of a \
-dynamic job only at the beginning of an epoch: a new job of the same name may start from one.";
 
 /// A job as an argument.
 #[derive(Debug, Args)]

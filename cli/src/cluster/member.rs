@@ -19,10 +19,14 @@ use snapshot::SnapshotCommand;
 #[derive(Debug, Subcommand)]
 pub(crate) enum MemberCommand {
     /// Show the coordinators: the leader, and the lag of the others
-    #[command(long_about = STATUS_ABOUT)]
+    ///
+    /// One coordinator that answers is enough. With `-o wide` and `-o json` each one is also asked
+    /// for its own view.
     Status(ClusterArgs),
     /// Add a coordinator, which must be running with --join
-    #[command(long_about = ADD_ABOUT)]
+    ///
+    /// It gets the log first, and has a vote once it has it. Its number must never have been used
+    /// in this cluster.
     Add {
         /// Number of the new coordinator
         #[arg(value_parser = clap::value_parser!(u64).range(1..))]
@@ -34,7 +38,9 @@ pub(crate) enum MemberCommand {
         cluster: ClusterArgs,
     },
     /// Remove a coordinator permanently
-    #[command(long_about = REMOVE_ABOUT)]
+    ///
+    /// Its number is never used again. Remove one that is dead before another is added in its
+    /// place.
     Remove {
         /// Number of the coordinator
         node: u64,
@@ -54,21 +60,6 @@ pub(crate) enum MemberCommand {
     #[command(subcommand)]
     Snapshot(SnapshotCommand),
 }
-
-const STATUS_ABOUT: &str = "\
-Show the coordinators: the leader, and how far the others are behind
-
-One coordinator that answers is enough. With `-o wide` and `-o json` each one is also asked for its own view.";
-
-const ADD_ABOUT: &str = "\
-Add a coordinator, which must be running with --join
-
-It gets the log first, and has a vote once it has it. Its number must never have been used in this cluster.";
-
-const REMOVE_ABOUT: &str = "\
-Remove a coordinator for good
-
-Its number is never used again. Remove one that is dead before another is added in its place.";
 
 #[derive(Debug, Serialize)]
 struct MembersReport {

@@ -28,7 +28,11 @@ pub(crate) enum RankCommand {
         all: bool,
     },
     /// Declare the trainer of a dynamic job's rank permanently gone
-    #[command(long_about = GONE_ABOUT)]
+    ///
+    /// Samples that it had begun and may have consumed are in doubt: no other rank gets them while
+    /// it may return and report its progress. Now the job's in_doubt= decides, without waiting for
+    /// in_doubt_grace=: other ranks get them, or no rank does. If the trainer returns after all, it
+    /// is notified, and counts are corrected.
     Gone {
         /// Name of the job
         #[arg(value_name = "JOB")]
@@ -40,14 +44,6 @@ pub(crate) enum RankCommand {
         cluster: ClusterArgs,
     },
 }
-
-const GONE_ABOUT: &str = "\
-Declare that the trainer of a rank of a dynamic job does not return
-
-Samples that it had begun and may have consumed are in doubt: no other rank gets them while it may \
-return and report its progress. Now the job's in_doubt= decides, without waiting for \
-in_doubt_grace=: other ranks get them, or no rank does. If the trainer returns after all, it is \
-notified, and counts are corrected.";
 
 list_report!(RanksReport { ranks: RankReport } of job: String, "rank", "ranks");
 

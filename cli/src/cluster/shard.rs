@@ -26,13 +26,11 @@ Examples:
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ShardCommand {
-    /// List the shards of an epoch: state, ranks, worker, progress
     List(ShardListArgs),
-    /// Show every lease of a shard in an epoch, and why it ended
-    #[command(long_about = history::ABOUT)]
     History(history::HistoryArgs),
 }
 
+/// List the shards of an epoch: state, ranks, worker, progress
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ShardListArgs {

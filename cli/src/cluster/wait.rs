@@ -13,13 +13,6 @@ use crate::error::{Exit, Problem, exit_of};
 use crate::order::parse_epoch;
 use crate::output::{self, Format};
 
-pub(crate) const ABOUT: &str = "\
-Wait until a condition holds
-
-It exits with 0 as soon as the condition holds, with 7 if it does not within --for, and at once \
-with 1 if it can no longer hold. It also waits for coordinators that do not answer or have no \
-leader.";
-
 const EXAMPLES: &str = "\
 Examples:
   shardfeed wait leader --for 30s
@@ -29,7 +22,11 @@ Examples:
 
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// Conditions to wait for.
+/// Wait for a leader, a dataset, a worker or the end of an epoch
+///
+/// It exits with 0 as soon as the condition holds, with 7 if it does not within --for, and at once
+/// with 1 if it can no longer hold. It also waits for coordinators that do not answer or have no
+/// leader.
 #[derive(Debug, Subcommand)]
 pub(crate) enum WaitCommand {
     /// Wait until there is a leader

@@ -16,13 +16,12 @@ use crate::output::{Format, Report};
 
 const NAMED_MAX: usize = 8;
 
-pub(crate) const ABOUT: &str = "\
-Report what limits a job, and what to change
-
-All ranks of a job go in step, so the one that waits longest for its batches decides; if none waits, trainers \
-do. Figures are of the last seconds, as the workers measured them; of a rank that waits for one batch for long, \
-since the batch before. `shardfeed bench JOB` says how fast it could be read.";
-
+/// Report what limits a job, and what to change
+///
+/// All ranks of a job go in step, so the one that waits longest for its batches decides; if none
+/// waits, trainers do. Figures are of the last seconds, as the workers measured them; of a rank
+/// that waits for one batch for long, since the batch before. `shardfeed bench JOB` says how fast
+/// it could be read.
 #[derive(Debug, Args)]
 pub(crate) struct WhyArgs {
     /// Name of the job

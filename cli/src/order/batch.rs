@@ -21,13 +21,6 @@ use crate::output::{Format, Grid, Report};
 /// Maximum number of rows of a batch: bounds the memory of a table.
 const ROWS_MAX: u64 = 1 << 20;
 
-const ABOUT: &str = "\
-Show the records of a batch, or with --find the batches of a record
-
-The answer is computed, not logged: it holds for every run of this order, including future steps. \
-Ranks are those of --world-size, even for steps before a state that other ranks consumed. With \
---job the coordinator answers, for the order and the ranks of that job.";
-
 const EXAMPLES: &str = "\
 Examples:
   shardfeed batch show --step 120 --rank 3 --batch-size 32 --world-size 8 'train/*.tfrecord'
@@ -39,11 +32,14 @@ Examples:
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BatchCommand {
-    /// Show the records of a batch, or the batches of a record (--find)
-    #[command(long_about = ABOUT)]
     Show(BatchShowArgs),
 }
 
+/// Show the records of a batch, or the batches of a record (--find)
+///
+/// The answer is computed, not logged: it holds for every run of this order, including future
+/// steps. Ranks are those of --world-size, even for steps before a state that other ranks consumed.
+/// With --job the coordinator answers, for the order and the ranks of that job.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 #[command(mut_arg("files", |files| files.required_unless_present("job")))]

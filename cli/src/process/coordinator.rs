@@ -19,12 +19,6 @@ use crate::output;
 /// Help heading of rarely changed options.
 const TUNING: &str = "Tuning";
 
-const ABOUT: &str = "\
-Run a coordinator until SIGTERM or SIGINT
-
-It assigns the work to ranks, and keeps the assignments in its data folder: a start with the same \
-folder continues from there. When it serves, it prints one line on stdout; logs go to stderr.";
-
 const OPTIONS: &str = "\
 FILE has the same options by their long names, without the first dashes; --data is `data-dir`:
   data-dir = \"/var/lib/shardfeed\"
@@ -42,7 +36,11 @@ Examples:
 #[derive(Debug, Subcommand)]
 pub(crate) enum CoordinatorCommand {
     /// Run a coordinator until SIGTERM or SIGINT
-    #[command(long_about = ABOUT, after_help = OPTIONS)]
+    ///
+    /// It assigns the work to ranks, and keeps the assignments in its data folder: a start with the
+    /// same folder continues from there. When it serves, it prints one line on stdout; logs go to
+    /// stderr.
+    #[command(after_help = OPTIONS)]
     Start {
         /// TOML file with options, as below; flags override it
         #[arg(long, value_name = "FILE")]

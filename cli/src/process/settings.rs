@@ -18,17 +18,6 @@ use crate::host::host_name;
 use crate::output::listing::{self, Shown, column, wide};
 use crate::output::{self, Format, Report};
 
-const VALIDATE_ABOUT: &str = "\
-Check a file of options, with the environment, as `start` would
-
-It touches no folder and no network. An error names its option, or its line.";
-
-const SHOW_ABOUT: &str = "\
-Show every option of a process, and with --origin its source
-
-The environment (SHARDFEED_COORDINATOR__LISTEN, SHARDFEED_WORKER__NAME, ...) wins over FILE, and both over \
-the defaults; flags of `start` win over all of them. Lists are written with commas there.";
-
 const EXAMPLES: &str = "\
 Examples:
   shardfeed config validate coordinator /etc/shardfeed/coordinator.toml
@@ -37,10 +26,16 @@ Examples:
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
     /// Check an options file and the environment as `start` would
-    #[command(long_about = VALIDATE_ABOUT, after_help = EXAMPLES)]
+    ///
+    /// It touches no folder and no network. An error names its option, or its line.
+    #[command(after_help = EXAMPLES)]
     Validate(FileArgs),
     /// Show all options of a process
-    #[command(long_about = SHOW_ABOUT, after_help = EXAMPLES)]
+    ///
+    /// The environment (SHARDFEED_COORDINATOR__LISTEN, SHARDFEED_WORKER__NAME, ...) wins over FILE,
+    /// and both over the defaults; flags of `start` win over all of them. Lists are written with
+    /// commas there.
+    #[command(after_help = EXAMPLES)]
     Show {
         #[command(flatten)]
         of: FileArgs,

@@ -19,6 +19,7 @@ Examples:
   shardfeed up
   shardfeed up --data ~/shardfeed --listen 127.0.0.1:0 --http 127.0.0.1:0";
 
+/// Run a coordinator and a worker in one process, for a first try
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct UpArgs {

@@ -29,12 +29,6 @@ use crate::size::{Bytes, Space};
 /// Interval of checks whether a temporary refusal has ended.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 
-pub(crate) const ABOUT: &str = "\
-Run a worker until SIGTERM or SIGINT
-
-It reads, checks and batches for the trainers of its host, which find it by its socket. When its coordinator \
-knows it, it prints one line on stdout; logs go to stderr. A coordinator that does not answer is waited for.";
-
 const OPTIONS: &str = "\
 FILE has the same options, under their long names and without the dashes:
   coordinator = \"10.0.0.7:7070\"  memory-budget = \"16GiB\"     # or a number, bytes
@@ -44,6 +38,11 @@ Examples:
   shardfeed worker start --coordinator 10.0.0.7:7070 --memory-budget 16GiB
   shardfeed worker start --config /etc/shardfeed/worker.toml";
 
+/// Run a worker until SIGTERM or SIGINT
+///
+/// It reads, checks and batches for the trainers of its host, which find it by its socket. When its
+/// coordinator knows it, it prints one line on stdout; logs go to stderr. A coordinator that does
+/// not answer is waited for.
 #[derive(Debug, Args)]
 #[command(after_help = OPTIONS)]
 pub(crate) struct WorkerStartArgs {

@@ -14,19 +14,17 @@ use crate::problem::Problem;
 use crate::progress;
 use crate::source::{PythonArgs, SourceName};
 
-pub const ABOUT: &str = "\
-Count the records and samples of a source once for all hosts
-
-Reads the files of a source or mixture that the index, or the cache of this host, does not know: \
-once to count their records, and once more if filter, unbatch, pack, window or balance make other \
-samples of them. Loaders with the same index then read nothing before their first batch. Damaged \
-objects of the index are replaced.";
-
 const EXAMPLES: &str = "\
 Examples:
   shardfeed dataset index --index s3://bucket/index train.py:packs
   shardfeed dataset index --corrupt skip-record train.py:mixture";
 
+/// Count the records and samples of a source once for all hosts
+///
+/// Reads the files of a source or mixture that the index, or the cache of this host, does not know:
+/// once to count their records, and once more if filter, unbatch, pack, window or balance make
+/// other samples of them. Loaders with the same index then read nothing before their first batch.
+/// Damaged objects of the index are replaced.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct IndexArgs {

@@ -27,6 +27,7 @@ Examples:
   shardfeed dataset inspect -o json 'train/*.tfrecord.gz' | jq .content_digest
   shardfeed dataset inspect --unscanned 'tensorflow_datasets/mnist/3.0.1/*.tfrecord*'";
 
+/// Show a dataset's shards, records, sizes, digest and features
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct InspectArgs {

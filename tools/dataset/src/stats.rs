@@ -33,15 +33,6 @@ use crate::source::{SourceArgs, SourceSpec};
 
 type Result<T, E = LoadError> = std::result::Result<T, E>;
 
-pub const ABOUT: &str = "\
-Read every record and report the contents, and possible improvements to the files
-
-Of each feature: its type, in how many records it is, how many values it has there, the range of its \
-numbers or lengths, and how many different values there are, up to 4,096 of at most 64 bytes. Records that \
-are no tf.train.Example are counted. With --source features and sizes are of the records that pass its \
-filter, before its other methods. Sizes are of records without framing; p50 and p99 are up to 1/128 too \
-high. Every checksum is checked; a damaged record is an error.";
-
 const EXAMPLES: &str = "\
 Examples:
   shardfeed dataset stats 'train/*.tfrecord'
@@ -55,6 +46,14 @@ const TALLIED_BYTES: u64 = 16 << 20;
 /// Maximum shards from which records are compressed to measure the gain, and bytes from each.
 const SAMPLE: (usize, u64) = (32, 64 << 10);
 
+/// Read every record; report features and possible improvements
+///
+/// Of each feature: its type, in how many records it is, how many values it has there, the range of
+/// its numbers or lengths, and how many different values there are, up to 4,096 of at most 64
+/// bytes. Records that are no tf.train.Example are counted. With --source features and sizes are of
+/// the records that pass its filter, before its other methods. Sizes are of records without
+/// framing; p50 and p99 are up to 1/128 too high. Every checksum is checked; a damaged record is an
+/// error.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 #[command(mut_arg("files", |files| files.required(false).required_unless_present("source")))]

@@ -20,23 +20,21 @@ use crate::problem::Problem;
 use crate::progress::{self, Counted};
 use crate::sidecar::{self, FaultReport};
 
-pub const ABOUT: &str = "\
-Read every byte and report every damaged record
-
-Checks the length and the data of each record against their checksums. After damaged data reading \
-continues; after a damaged length, a cut or a damaged compressed stream no further record of the \
-file can be found. Offsets are of the uncompressed file. Numbers of records are compared with the \
-.idx files of tfrecord2idx and TFDS's dataset_info.json beside the files: a file that ends too \
-early between two records looks whole otherwise. --exclude lists whole files; `@OUT` then names \
-them wherever files are named. To use the good records of damaged files, too, train with \
-corrupt=\"skip-record\". Exits with 1 if anything is damaged or numbers differ.";
-
 const EXAMPLES: &str = "\
 Examples:
   shardfeed dataset verify 'train/*.tfrecord'
   shardfeed dataset verify --exclude whole.txt 'train/*'; shardfeed dataset add whole @whole.txt
   shardfeed dataset verify -o json 'train/*' | jq '.files[] | select(.damage != [])'";
 
+/// Read every byte and report every damaged record
+///
+/// Checks the length and the data of each record against their checksums. After damaged data
+/// reading continues; after a damaged length, a cut or a damaged compressed stream no further
+/// record of the file can be found. Offsets are of the uncompressed file. Numbers of records are
+/// compared with the .idx files of tfrecord2idx and TFDS's dataset_info.json beside the files: a
+/// file that ends too early between two records looks whole otherwise. --exclude lists whole files;
+/// `@OUT` then names them wherever files are named. To use the good records of damaged files, too,
+/// train with corrupt="skip-record". Exits with 1 if anything is damaged or numbers differ.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct VerifyArgs {

@@ -30,31 +30,29 @@ use crate::problem::Problem;
 use crate::progress;
 use crate::size;
 
-pub const ABOUT: &str = "\
-Write a folder of files, a list of files or a CSV file as TFRecord shards
-
-A folder: each file is one Example with `data` (bytes, the file) and `path` (bytes, relative to \
-SOURCE). If the files are in subfolders, these are classes: `class` (bytes) is the first folder of \
-the path, `label` (int64) its number in the bytewise order of those that hold files. Names that start \
-with a dot are passed over.
-
-A .csv file: the first row names the columns, each further row is one Example. A column whose every \
-value is an integer is int64, else if every value is a number float32, else bytes. An empty cell is a \
-feature that is absent.
-
-A .txt file: each line is the path of a file, relative to the list, with `data` and `path` (as in \
-the list). A label may follow after a tab, or, in all lines, after a space: integers are `label` \
-(int64); if any is no integer, all are names of classes, as folders are above.
-
-Records are divided among the shards at random, so that shards are alike; the same source and options \
-give the same bytes. The shards appear under their names when all of them are written.";
-
 const EXAMPLES: &str = "\
 Examples:
   shardfeed dataset write photos/ out/ --shard-bytes 150MB
   shardfeed dataset write prices.csv out/ --compression gzip --prefix train
   shardfeed dataset write train.txt out/";
 
+/// Write a folder, a file list or a CSV file as TFRecord shards
+///
+/// A folder: each file is one Example with `data` (bytes, the file) and `path` (bytes, relative to
+/// SOURCE). If the files are in subfolders, these are classes: `class` (bytes) is the first folder
+/// of the path, `label` (int64) its number in the bytewise order of those that hold files. Names
+/// that start with a dot are passed over.
+///
+/// A .csv file: the first row names the columns, each further row is one Example. A column whose
+/// every value is an integer is int64, else if every value is a number float32, else bytes. An
+/// empty cell is a feature that is absent.
+///
+/// A .txt file: each line is the path of a file, relative to the list, with `data` and `path` (as
+/// in the list). A label may follow after a tab, or, in all lines, after a space: integers are
+/// `label` (int64); if any is no integer, all are names of classes, as folders are above.
+///
+/// Records are divided among the shards at random, so that shards are alike; the same source and
+/// options give the same bytes. The shards appear under their names when all of them are written.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct WriteArgs {

@@ -21,18 +21,16 @@ const ASK_EVERY: Duration = Duration::from_millis(100);
 /// Time without progress after which the reason is checked.
 const IDLE_MAX: Duration = Duration::from_secs(2);
 
-pub(crate) const ABOUT: &str = "\
-Add a dataset to the cluster, and wait until its workers have scanned it
-
-The files must be at the same paths on every worker. The files of a name never change: the same \
-name with other files is refused, the same request again is not.";
-
 const EXAMPLES: &str = "\
 Examples:
   shardfeed dataset add train '/data/train-*.tfrecord'
   shardfeed dataset add whole @/data/whole.txt
   shardfeed dataset add --no-wait train '/data/train-*.tfrecord.gz'";
 
+/// Add a dataset to the cluster and wait until it is scanned
+///
+/// The files must be at the same paths on every worker. The files of a name never change: the same
+/// name with other files is refused, the same request again is not.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct DatasetAddArgs {

@@ -17,26 +17,24 @@ use crate::output::{self, Format};
 #[derive(Debug, Subcommand)]
 pub(crate) enum SnapshotCommand {
     /// Save the cluster's state to a file
-    #[command(long_about = SAVE_ABOUT)]
+    ///
+    /// It holds datasets with their manifests, jobs, generations and cursors, from which a new
+    /// cluster continues. Records are in the shards, not here. The file is complete or absent.
     Save {
         /// File to create
         file: PathBuf,
         #[command(flatten)]
         cluster: ClusterArgs,
     },
-    /// Create the data folder of a new cluster from a backup
-    #[command(long_about = RESTORE_ABOUT)]
     Restore(RestoreArgs),
 }
 
-const RESTORE_ABOUT: &str = "\
-Make the data folder of a new cluster from a saved file
-
-The new cluster has a new id and one node: start it over the folder, with the same number and name \
-and as the user who owns the folder, then start others over empty folders with `--join` and add \
-them with `cluster add`. No process of the old cluster may be running, or workers and trainers \
-could not determine which one is valid.";
-
+/// Create the data folder of a new cluster from a backup
+///
+/// The new cluster has a new id and one node: start it over the folder, with the same number and
+/// name and as the user who owns the folder, then start others over empty folders with `--join` and
+/// add them with `cluster add`. No process of the old cluster may be running, or workers and
+/// trainers could not determine which one is valid.
 #[derive(Debug, Args)]
 pub(crate) struct RestoreArgs {
     /// Backup file that `cluster snapshot save` created
@@ -54,12 +52,6 @@ pub(crate) struct RestoreArgs {
     #[arg(long, value_name = "NAME")]
     cluster_name: Option<String>,
 }
-
-const SAVE_ABOUT: &str = "\
-Save the state of the cluster as a file
-
-It holds datasets with their manifests, jobs, generations and cursors, from which a new cluster \
-continues. Records are in the shards, not here. The file is complete or absent.";
 
 pub(super) fn run(command: &SnapshotCommand, format: Format) -> anyhow::Result<()> {
     match command {

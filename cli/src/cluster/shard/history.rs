@@ -14,17 +14,16 @@ use crate::output::listing::{self, Column, Shown, column, wide};
 use crate::output::words::{clock, known, text};
 use crate::output::{self, Format, Report};
 
-pub(super) const ABOUT: &str = "\
-Show every lease of a shard in an epoch: which rank had it, by which worker, from when to when, and why it moved
-
-Of each rank the last eight leases that ended are kept, of each epoch of a dynamic job the last \
-256 returns of group ranges; older ones are counted. Times are UTC, by the leader's clock.";
-
 const EXAMPLES: &str = "\
 Examples:
   shardfeed shard history part-00017 --job resnet
   shardfeed shard history 17 --job resnet --epoch 2 -o json";
 
+/// Show every lease of a shard in an epoch, and why it ended
+///
+/// Of each lease: the rank, its worker, the beginning and the end. Of each rank the last eight
+/// leases that ended are kept, of each epoch of a dynamic job the last 256 returns of group ranges;
+/// older ones are counted. Times are UTC, by the leader's clock.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct HistoryArgs {

@@ -16,19 +16,6 @@ const ASK_EVERY: Duration = Duration::from_millis(100);
 /// Time after which a worker that still serves is reported, even if stderr is not a terminal.
 const TOLD_AFTER: Duration = Duration::from_secs(10);
 
-pub(crate) const UNCORDON_ABOUT: &str = "\
-Allow a cordoned or drained worker to get work again
-
-A drained worker has left the cluster: restart its process. Trainers return to it with the next \
-epoch, those that were refused when they are restarted.";
-
-pub(crate) const DRAIN_ABOUT: &str = "\
-Remove the work of a worker, without a trainer waiting, and wait until it serves nothing
-
-Its trainers continue in their own processes from the batch that it sent last. Then it leaves the \
-cluster, and runs until it is stopped; once uncordoned, it gets work again when its process is \
-restarted.";
-
 fn set(client: &Client, name: &str, cordon: wire::Cordon) -> anyhow::Result<()> {
     let (worker, cordon) = (name.to_owned(), cordon.into());
     match client.call(wire::CordonWorkerRequest { context: None, worker, cordon }) {
