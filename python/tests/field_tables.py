@@ -18,6 +18,7 @@ FOLDERS = [
     ROOT / folder
     for folder in (
         "cli/src", "worker/pipeline/src", "proto/src/generated", "tools/dataset/src", "common/plan/src", "common/tfrecord/src",
+        "worker/source/src",
     )
 ]  # fmt: skip
 

@@ -1,7 +1,7 @@
 //! Report of the samples that a source makes of its records.
 
 use serde::Serialize;
-use shardfeed_source::{Dataset, SampleMaps, SampleTally};
+use shardfeed_source::{Dataset, PackTally, RowTally, SampleMaps, SampleTally, WindowTally};
 
 use crate::output;
 
@@ -16,45 +16,11 @@ pub struct CountedReport {
     /// Damaged records among them.
     pub records_damaged: u64,
     /// Counts of rows; `null` if rows are not samples.
-    pub rows: Option<RowsReport>,
+    pub rows: Option<RowTally>,
     /// Counts of packs; `null` if packs are not samples.
-    pub packs: Option<PacksReport>,
+    pub packs: Option<PackTally>,
     /// Counts of windows; `null` if windows are not samples.
-    pub windows: Option<WindowsReport>,
-}
-
-#[derive(Debug, Serialize)]
-pub struct RowsReport {
-    /// Rows of all records that pass the filter.
-    pub rows: u64,
-    /// Rows that are no samples.
-    pub rows_left_out: u64,
-}
-
-#[derive(Debug, Serialize)]
-pub struct PacksReport {
-    /// Places for tokens in all packs.
-    pub places: u64,
-    /// Tokens in packs, with the appended ones.
-    pub tokens: u64,
-    /// Places without a token.
-    pub padding: u64,
-    /// Tokens of records that were dropped or truncated because of their length.
-    pub tokens_left_out: u64,
-    /// Records, or rows, that were dropped because of their length.
-    pub records_too_long: u64,
-    /// Records, or rows, without tokens.
-    pub records_empty: u64,
-}
-
-#[derive(Debug, Serialize)]
-pub struct WindowsReport {
-    /// Records, or rows, that pass the filters and are in no window, as their group is too short.
-    pub records_in_none: u64,
-    /// Records of all windows; a record counts once for each window.
-    pub members: u64,
-    /// Places of windows that repeat the last record.
-    pub members_repeated: u64,
+    pub windows: Option<WindowTally>,
 }
 
 impl CountedReport {
@@ -65,28 +31,15 @@ impl CountedReport {
 
     /// Returns the numbers of the shards of these maps.
     pub fn of_maps(maps: &SampleMaps) -> Self {
-        let tally = maps.tally();
-        let SampleTally { records, samples, records_left_out, rows, rows_left_out, .. } = tally;
-        let SampleTally { places, tokens, tokens_left_out, .. } = tally;
-        let SampleTally { records_too_long, records_empty, .. } = tally;
-        let SampleTally { records_in_none, members, members_repeated, .. } = tally;
-        let windows = WindowsReport { records_in_none, members, members_repeated };
-        let packs = PacksReport {
-            places,
-            tokens,
-            padding: places - tokens,
-            tokens_left_out,
-            records_too_long,
-            records_empty,
-        };
+        let SampleTally { records, samples, records_left_out, rows, packs, windows } = maps.tally();
         Self {
             records,
             samples,
             records_left_out,
             records_damaged: maps.damaged_total,
-            rows: (rows > 0).then_some(RowsReport { rows, rows_left_out }),
-            packs: (places > 0).then_some(packs),
-            windows: (members > 0).then_some(windows),
+            rows: rows.filter(|tally| tally.rows > 0),
+            packs: packs.filter(|tally| tally.places > 0),
+            windows: windows.filter(|tally| tally.members > 0),
         }
     }
 
@@ -99,7 +52,7 @@ impl CountedReport {
         if self.records_damaged > 0 {
             facts.push(("damaged", output::count(self.records_damaged)));
         }
-        if let Some(RowsReport { rows, rows_left_out }) = self.rows {
+        if let Some(RowTally { rows, rows_left_out }) = self.rows {
             facts.push(("rows", output::count(rows)));
             facts.push(("rows left out", part(rows_left_out, rows)));
         }
@@ -114,7 +67,7 @@ impl CountedReport {
             let all = packs.tokens + packs.tokens_left_out;
             facts.push(("tokens left out", part(packs.tokens_left_out, all)));
         }
-        if let Some(WindowsReport { records_in_none, members, members_repeated }) = self.windows {
+        if let Some(WindowTally { records_in_none, members, members_repeated }) = self.windows {
             facts.push(("in no window", output::count(records_in_none)));
             facts.push(("in windows", output::counted(members, "record")));
             facts.push(("repeated", output::counted(members_repeated, "record")));

@@ -32,8 +32,8 @@ pub use grouping::Grouping;
 pub use kept_files::{keep_dataset, keep_files, kept_dataset};
 pub use mixed::{Mixed, OpenSource, SourceVersion};
 pub use samples::{
-    CountedFile, DamagedRecord, HeldMap, MapRef, SampleMap, SampleMaps, SamplePart, SamplePlace,
-    SampleTally,
+    CountedFile, DamagedRecord, HeldMap, MapRef, PackTally, RowTally, SampleMap, SampleMaps,
+    SamplePart, SamplePlace, SampleTally, WindowTally,
 };
 
 /// A dataset's manifest and the metadata of each file, both in manifest order.

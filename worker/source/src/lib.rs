@@ -37,8 +37,8 @@ pub use cache::shared_index::SharedIndex;
 pub use cache::{Cache, CacheChoice, CacheOptions, Entries, IndexedFile};
 pub use dataset::{
     CountedFile, DamagedRecord, Dataset, DatasetFile, Grouping, HeldMap, LeftOut, MapRef, Mixed,
-    OpenSource, SampleMap, SampleMaps, SamplePart, SamplePlace, SampleTally, SourceVersion,
-    keep_dataset, keep_files, kept_dataset, leave_out,
+    OpenSource, PackTally, RowTally, SampleMap, SampleMaps, SamplePart, SamplePlace, SampleTally,
+    SourceVersion, WindowTally, keep_dataset, keep_files, kept_dataset, leave_out,
 };
 pub use discover::{Found, absolute_pattern, discover};
 pub use error::{ChangedLook, LoadError};

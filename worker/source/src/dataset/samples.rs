@@ -15,7 +15,7 @@ mod tally;
 
 pub use held::{HeldMap, MapRef};
 pub use maps::{DamagedRecord, SampleMaps};
-pub use tally::SampleTally;
+pub use tally::{PackTally, RowTally, SampleTally, WindowTally};
 
 /// Stored maps; the number is the version of the format.
 pub(super) const KIND: ObjectKind = ObjectKind("shardfeed samples 2\n");
