@@ -1,12 +1,14 @@
 //! Files that a command works on.
 
 use std::error::Error;
+use std::path::PathBuf;
 use std::str::FromStr;
+use std::{fs, iter};
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use shardfeed_client::{CacheChoice, Dataset, LoaderOptions, open_dataset};
-use shardfeed_plan::Corrupt;
+use shardfeed_plan::{ChangeStamp, Corrupt};
 use shardfeed_source::{Found, LoadError, discover};
 use shardfeed_tfrecord::CompressionChoice;
 
@@ -14,7 +16,7 @@ use crate::progress;
 use crate::source::SourceArgs;
 
 /// Files by name.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct FilesArgs {
     /// TFRecord files: paths, quoted globs (*, ?, [a-z], **), or @LIST, a text file with one per
     /// line
@@ -26,19 +28,32 @@ pub struct FilesArgs {
     pub(crate) compression: CompressionChoice,
 }
 
-/// Files that are indexed.
-#[derive(Debug, Args)]
-pub struct DatasetArgs {
-    #[command(flatten)]
-    files: FilesArgs,
-    /// Policy for damaged files, as in the run: fail; leave out records from a broken framing on;
-    /// leave out every damaged file
-    #[arg(long, default_value = "error", value_name = "POLICY")]
-    #[arg(value_parser = one_of::<Corrupt>(POLICIES))]
-    corrupt: Corrupt,
-    /// Scan the files without using the index cache
-    #[arg(long)]
-    no_cache: bool,
+/// A file that a command reads.
+#[derive(Clone, Debug)]
+pub(crate) struct InputFile {
+    /// Path relative to the folder of all files; in a mixture `SOURCE:PATH`.
+    pub(crate) name: String,
+    pub(crate) path: PathBuf,
+    /// `None`: not examined.
+    pub(crate) stamp: Option<ChangeStamp>,
+}
+
+impl InputFile {
+    pub(crate) fn of(found: &Found) -> Vec<Self> {
+        let stamps = found.stamps.iter().cloned().map(Some).chain(iter::repeat_with(|| None));
+        let file = |(name, stamp): (&String, _)| Self {
+            name: name.clone(),
+            path: found.root.join(name),
+            stamp,
+        };
+        found.paths.iter().zip(stamps).map(file).collect()
+    }
+
+    /// Size according to the stamp, else to the file system; 0 if that has no such file.
+    pub(crate) fn size_bytes(&self) -> u64 {
+        let known = self.stamp.as_ref().map(|stamp| stamp.size_bytes);
+        known.unwrap_or_else(|| fs::metadata(&self.path).map_or(0, |found| found.len()))
+    }
 }
 
 /// Compressions of files, as options have them.
@@ -59,7 +74,15 @@ where
 #[command(mut_arg("files", |files| files.required(false).required_unless_present("source")))]
 pub struct SampledArgs {
     #[command(flatten)]
-    files: DatasetArgs,
+    files: FilesArgs,
+    /// Policy for damaged files, as in the run: fail; leave out records from a broken framing on;
+    /// leave out every damaged file
+    #[arg(long, default_value = "error", value_name = "POLICY")]
+    #[arg(value_parser = one_of::<Corrupt>(POLICIES))]
+    corrupt: Corrupt,
+    /// Scan the files without using the index cache
+    #[arg(long)]
+    no_cache: bool,
     #[command(flatten)]
     source: SourceArgs,
 }
@@ -73,29 +96,8 @@ impl FilesArgs {
     }
 }
 
-impl DatasetArgs {
-    /// Finds the files without scanning them.
-    pub fn discover(&self) -> Result<Found, LoadError> {
-        self.files.discover()
-    }
-
-    fn options(&self) -> LoaderOptions {
-        let FilesArgs { files, compression } = &self.files;
-        self.with_policy(LoaderOptions {
-            files: files.clone(),
-            compression: *compression,
-            ..LoaderOptions::default()
-        })
-    }
-
-    /// Returns the options of a loader with the policy for damaged files and the cache.
-    fn with_policy(&self, options: LoaderOptions) -> LoaderOptions {
-        let cache = if self.no_cache { CacheChoice::Off } else { CacheChoice::Environment };
-        LoaderOptions { corrupt: self.corrupt, cache: cache.into(), ..options }
-    }
-}
-
 impl SampledArgs {
+    /// Finds the files without scanning them.
     pub fn discover(&self) -> Result<Found, LoadError> {
         self.files.discover()
     }
@@ -103,10 +105,13 @@ impl SampledArgs {
     /// Finds and indexes the files, and counts the samples of a source.
     pub fn open(&self) -> anyhow::Result<Sampled> {
         let source = self.source.spec()?;
-        let options = match &source {
-            Some(source) => self.files.with_policy(source.options.clone()),
-            None => self.files.options(),
+        let named = || {
+            let FilesArgs { files, compression } = self.files.clone();
+            LoaderOptions { files, compression, ..LoaderOptions::default() }
         };
+        let options = source.as_ref().map_or_else(named, |source| source.options.clone());
+        let cache = if self.no_cache { CacheChoice::Off } else { CacheChoice::Environment };
+        let options = LoaderOptions { corrupt: self.corrupt, cache: cache.into(), ..options };
         let dataset = open_dataset(&options, &mut progress::of_scan())?;
         if let Some(source) = source.filter(|_| options.corrupt == Corrupt::Error) {
             source.check_records(&dataset)?;

@@ -12,7 +12,7 @@ use crate::files::{POLICIES, one_of};
 use crate::output::{self, Format, Report};
 use crate::problem::Problem;
 use crate::progress;
-use crate::source::{PythonArgs, SourceName};
+use crate::source::{PythonArgs, SourceName, SourceSpec};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -62,7 +62,7 @@ fn parse_index(text: &str) -> Result<SharedIndex, String> {
 }
 
 pub fn run(args: &IndexArgs, format: Format) -> anyhow::Result<()> {
-    let mut options = args.python.declared(&args.source)?.options;
+    let mut options = SourceSpec::declared(&args.source, &args.python)?.options;
     options.corrupt = args.corrupt;
     let sources = options.mixture.iter_mut().flat_map(|mixture| &mut mixture.sources);
     let of_sources: Vec<_> = sources.map(|source| &mut source.index).collect();

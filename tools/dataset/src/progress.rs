@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use shardfeed_source::{Found, ScanProgress, ScanStage, StoredFile};
+use shardfeed_source::{ScanProgress, ScanStage, StoredFile};
 
 /// Returns a bar over `total` bytes; hidden if stderr is not a terminal.
 pub fn bytes_bar(doing: &'static str, total: u64) -> ProgressBar {
@@ -36,16 +36,6 @@ pub fn of_scan() -> impl FnMut(ScanProgress) -> bool {
         }
         true
     }
-}
-
-/// Returns a bar over all bytes of the files.
-pub(crate) fn files_bar(doing: &'static str, found: &Found) -> ProgressBar {
-    let size = |path| std::fs::metadata(found.root.join(path)).map_or(0, |found| found.len());
-    let bytes = match found.stamps.is_empty() {
-        true => found.paths.iter().map(size).sum(),
-        false => found.stamps.iter().map(|stamp| stamp.size_bytes).sum(),
-    };
-    bytes_bar(doing, bytes)
 }
 
 /// A file that reports to the bar how much was read.

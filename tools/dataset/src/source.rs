@@ -1,7 +1,7 @@
 //! Sources that a Python module declares.
 
 use std::iter;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::str::FromStr;
 
@@ -50,16 +50,7 @@ impl SourceArgs {
     /// # Errors  It cannot be declared.
     pub fn spec(&self) -> Result<Option<SourceSpec>, Problem> {
         let name = self.source.as_ref();
-        name.map(|name| self.python.declared(name)).transpose()
-    }
-}
-
-impl PythonArgs {
-    /// Returns a source as its module declares it. Runs the module.
-    ///
-    /// # Errors  It cannot be declared.
-    pub fn declared(&self, name: &SourceName) -> Result<SourceSpec, Problem> {
-        SourceSpec::declared(name, &self.python)
+        name.map(|name| SourceSpec::declared(name, &self.python)).transpose()
     }
 }
 
@@ -91,11 +82,11 @@ pub struct SourceSpec {
 
 impl SourceSpec {
     /// Runs the module in an interpreter, and returns the declaration of the source.
-    /// - `python`: path of the interpreter, or its name on PATH.
     ///
     /// # Errors  The interpreter cannot be run, or has another shardfeed or none; the module raised,
     /// or has no such source.
-    pub fn declared(name: &SourceName, python: &Path) -> Result<Self, Problem> {
+    pub fn declared(name: &SourceName, python: &PythonArgs) -> Result<Self, Problem> {
+        let python = &python.python;
         let mut command = Command::new(python);
         command.args(["-m", DECLARATION, &name.0]).stdin(Stdio::null()).stderr(Stdio::inherit());
         let output = command.output().map_err(|error| {

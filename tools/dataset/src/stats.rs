@@ -15,7 +15,6 @@ use clap::Args;
 use indicatif::ProgressBar;
 use rayon::prelude::*;
 use shardfeed_client::open_dataset;
-use shardfeed_plan::ChangeStamp;
 use shardfeed_source::{Dataset, DatasetFile, LoadError, SampleMaps, StoredFile};
 use shardfeed_tfrecord::{
     ChunkOptions, ChunkReader, Compression, CompressionChoice, Decoder, FOOTER_BYTES, HEADER_BYTES,
@@ -25,7 +24,7 @@ use shardfeed_tfrecord::{
 use self::advice::{Facts, findings};
 use self::report::Stats;
 use self::tally::{CompressionSample, ShardFacts, Tally};
-use crate::files::FilesArgs;
+use crate::files::{FilesArgs, InputFile};
 use crate::output::Format;
 use crate::progress::{self, Counted};
 use crate::samples::{CountedReport, shard_name};
@@ -91,36 +90,25 @@ pub fn run(args: &StatsArgs, format: Format) -> anyhow::Result<()> {
 }
 
 struct Input {
-    /// Path relative to the dataset; in a mixture `SOURCE:PATH`.
-    name: String,
-    path: PathBuf,
-    stamp: Option<ChangeStamp>,
+    file: InputFile,
     compression: CompressionChoice,
 }
 
 impl Input {
     fn of_files(args: &FilesArgs) -> Result<(PathBuf, Vec<Self>)> {
         let found = args.discover()?;
-        let input = |(index, name): (usize, &String)| Self {
-            name: name.clone(),
-            path: found.root.join(name),
-            stamp: found.stamps.get(index).cloned(),
-            compression: args.compression,
-        };
-        let files = found.paths.iter().enumerate().map(input).collect();
-        Ok((found.root.clone(), files))
-    }
-
-    fn bytes(&self) -> u64 {
-        let known = self.stamp.as_ref().map(|stamp| stamp.size_bytes);
-        known.unwrap_or_else(|| std::fs::metadata(&self.path).map_or(0, |found| found.len()))
+        let input = |file| Self { file, compression: args.compression };
+        let files = InputFile::of(&found).into_iter().map(input).collect();
+        Ok((found.root, files))
     }
 
     fn of_dataset(dataset: &Dataset) -> Vec<Self> {
         let input = |(shard, file): (u32, &DatasetFile)| Self {
-            name: shard_name(dataset, shard),
-            path: file.path.clone(),
-            stamp: Some(file.stamp.clone()),
+            file: InputFile {
+                name: shard_name(dataset, shard),
+                path: file.path.clone(),
+                stamp: Some(file.stamp.clone()),
+            },
             compression: CompressionChoice::Fixed(file.compression),
         };
         (0..).zip(dataset.files()).map(input).collect()
@@ -140,7 +128,7 @@ struct Reading<'a> {
 
 impl<'a> Reading<'a> {
     fn new(files: &'a [Input], dataset: Option<&'a Dataset>) -> Self {
-        let bytes = files.iter().map(Input::bytes).sum();
+        let bytes = files.iter().map(|input| input.file.size_bytes()).sum();
         Self {
             files,
             samples: dataset.and_then(|dataset| dataset.samples().map(|maps| &**maps)),
@@ -173,9 +161,10 @@ impl<'a> Reading<'a> {
 
     /// Reads a file; `None` if an earlier file failed meanwhile.
     fn read(&self, index: usize, input: &Input, is_sampled: bool) -> Result<Option<ShardFacts>> {
-        let file = StoredFile::open(&input.path, input.stamp.as_ref())?;
+        let InputFile { name: label, path, stamp } = &input.file;
+        let file = StoredFile::open(path, stamp.as_ref())?;
         let stored_bytes = file.size_bytes;
-        let name = input.path.display().to_string();
+        let name = path.display().to_string();
         let map = self.samples.map(|maps| maps.of(index as u32));
         let takes = |record: u64| map.as_ref().is_none_or(|map| map.takes(record));
         let source = Decoder::new(Counted { file, bar: &self.bar }, input.compression)
@@ -206,7 +195,7 @@ impl<'a> Reading<'a> {
         data_bytes += tallied_bytes;
         self.put(tally);
         Ok(Some(ShardFacts {
-            path: input.name.clone(),
+            path: label.clone(),
             records,
             stored_bytes,
             stream_bytes: data_bytes + records * (HEADER_BYTES + FOOTER_BYTES) as u64,

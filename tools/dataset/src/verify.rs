@@ -8,13 +8,12 @@ use clap::Args;
 use indicatif::ProgressBar;
 use rayon::prelude::*;
 use serde::Serialize;
-use shardfeed_plan::ChangeStamp;
 use shardfeed_source::{Found, LoadError, Sidecars, StoredFile};
 use shardfeed_tfrecord::{
     ChunkOptions, ChunkReader, Compression, CompressionChoice, Decoder, ReadError, ReadErrorKind,
 };
 
-use crate::files::FilesArgs;
+use crate::files::{FilesArgs, InputFile};
 use crate::output::{self, Format, Grid, ROWS_LISTED, Report};
 use crate::problem::Problem;
 use crate::progress::{self, Counted};
@@ -116,11 +115,10 @@ pub fn run(args: &VerifyArgs, format: Format) -> Result<()> {
 }
 
 fn verify(found: &Found, compression: CompressionChoice, all: bool) -> Result<Verification> {
-    let bar = progress::files_bar("verifying", found);
-    let verified = found.paths.par_iter().enumerate().map(|(index, path)| {
-        verify_file(&found.root, path, found.stamps.get(index), compression, &bar)
-    });
-    let files: Vec<_> = verified.collect();
+    let files = InputFile::of(found);
+    let bar = progress::bytes_bar("verifying", files.iter().map(InputFile::size_bytes).sum());
+    let files: Vec<_> =
+        files.into_par_iter().map(|file| verify_file(file, compression, &bar)).collect();
     bar.finish_and_clear();
     let sidecars = Sidecars::beside(&found.root, &found.paths, &mut |_| true)?;
     // The number of records of a damaged file is not compared.
@@ -139,19 +137,14 @@ fn verify(found: &Found, compression: CompressionChoice, all: bool) -> Result<Ve
     })
 }
 
-fn verify_file(
-    root: &Path,
-    path: &str,
-    stamp: Option<&ChangeStamp>,
-    compression: CompressionChoice,
-    bar: &ProgressBar,
-) -> FileReport {
-    let mut report = FileReport { path: path.to_owned(), ..FileReport::default() };
-    let opened = StoredFile::open(&root.join(path), stamp).map_err(|error| match error {
+fn verify_file(input: InputFile, compression: CompressionChoice, bar: &ProgressBar) -> FileReport {
+    let InputFile { name, path, stamp } = input;
+    let mut report = FileReport { path: name, ..FileReport::default() };
+    let opened = StoredFile::open(&path, stamp.as_ref()).map_err(|error| match error {
         LoadError::Io { source, .. } => ReadErrorKind::Open(source),
         error => ReadErrorKind::Open(io::Error::other(error)),
     });
-    let name = root.join(path).display().to_string();
+    let name = path.display().to_string();
     let read = opened.and_then(|file| read_file(file, &name, compression, bar, &mut report));
     if let Err(kind) = read {
         report.add(0, 0, &kind);

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 use shardfeed_source::{Found, Sidecars};
 
+use crate::files::InputFile;
 use crate::listing::{self, Shown, column};
 use crate::output::{self, Report};
 use crate::sidecar::{self, FaultReport};
@@ -37,11 +38,11 @@ struct UnscannedShard {
 impl Unscanned {
     pub(super) fn new(found: &Found, all: bool) -> anyhow::Result<Self> {
         let sidecars = Sidecars::beside(&found.root, &found.paths, &mut |_| true)?;
-        let size = |path| std::fs::metadata(found.root.join(path)).map_or(0, |found| found.len());
-        let shards = found.paths.iter().enumerate().map(|(shard, path)| UnscannedShard {
-            path: path.clone(),
+        let files = InputFile::of(found).into_iter().enumerate();
+        let shards = files.map(|(shard, file)| UnscannedShard {
             records: sidecars.records(shard),
-            stored_bytes: found.stamps.get(shard).map_or_else(|| size(path), |s| s.size_bytes),
+            stored_bytes: file.size_bytes(),
+            path: file.name,
             records_by: sidecars.counts(shard).iter().map(|c| c.by.display().to_string()).collect(),
         });
         let shards: Vec<_> = shards.collect();
