@@ -5,7 +5,6 @@
 mod answer;
 mod client;
 mod confirm;
-mod request;
 
 pub(crate) mod access;
 pub(crate) mod audit;
@@ -26,4 +25,4 @@ pub(crate) mod worker;
 
 pub(crate) use client::{CallError, Client, ClusterArgs};
 pub(crate) use confirm::Confirm;
-pub(crate) use request::Request;
+pub(crate) use shardfeed_agent::Request;

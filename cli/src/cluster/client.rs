@@ -5,13 +5,12 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use shardfeed_agent::{
-    Address, Clients, Coordinator, CredentialOptions, Credentials, Patience, Whereabouts,
+    Address, Coordinator, CredentialOptions, Credentials, Patience, Request, Whereabouts,
 };
 use shardfeed_proto::coordinator::v1 as wire;
-use tonic::{Response, Streaming};
+use tonic::Streaming;
 
 use super::context;
-use super::request::{Request, Sent};
 use super::secret::warn_of_open_files;
 use crate::duration;
 use crate::host::host_name;
@@ -103,52 +102,24 @@ impl Client {
     }
 
     /// Makes a request. It is retried elsewhere with the same request id if necessary.
-    pub(crate) fn call<R: Request>(&self, request: R) -> Result<R::Answer, CallError> {
-        self.ask(move |clients, context| request.clone().send(clients.admin, context))
+    pub(crate) fn call<R: Request>(&self, request: R) -> Result<R::Response, CallError> {
+        let most = self.coordinator.timeout();
+        self.coordinator.ask(self.patience, most, &mut waiting(), request)
     }
 
     pub(crate) fn chunk(&self, digest: &[u8]) -> Result<Vec<u8>, CallError> {
-        let answer = self.ask(|clients, context| {
-            let (mut worker, digest) = (clients.worker, digest.to_vec());
-            let request = wire::GetChunkRequest { context, digest };
-            Box::pin(async move { worker.get_chunk(request).await })
-        })?;
-        Ok(answer.content)
+        let request = wire::GetChunkRequest { context: None, digest: digest.to_vec() };
+        Ok(self.call(request)?.content)
     }
 
     /// Makes a request and reads its stream of answers to the end.
     pub(crate) fn stream<T, R>(&self, request: R) -> Result<Vec<T>, CallError>
     where
         T: Send + 'static,
-        R: Request<Answer = Streaming<T>>,
+        R: Request<Response = Streaming<T>>,
     {
-        self.ask(move |clients, context| {
-            let opened = request.clone().send(clients.admin, context);
-            Box::pin(async move {
-                let mut stream = opened.await?.into_inner();
-                let mut messages = Vec::new();
-                while let Some(message) = stream.message().await? {
-                    messages.push(message);
-                }
-                Ok(Response::new(messages))
-            })
-        })
-    }
-
-    fn ask<T: Send + 'static>(
-        &self,
-        call: impl Fn(Clients, Option<wire::Context>) -> Sent<T>,
-    ) -> Result<T, CallError> {
-        let (begun, mut is_told) = (Instant::now(), false);
-        let mut waiting = |note: &str| {
-            if !is_told && !note.is_empty() && begun.elapsed() > TOLD_AFTER {
-                is_told = true;
-                tracing::warn!("{note}; trying again");
-            }
-            true
-        };
         let most = self.coordinator.timeout();
-        self.coordinator.ask(self.patience, most, &mut waiting, call)
+        self.coordinator.ask_stream(self.patience, most, &mut waiting(), request)
     }
 
     /// Returns the next answer of a stream that is too long to be kept in memory.
@@ -164,15 +135,26 @@ impl Client {
         &self,
         address: &Address,
         request: R,
-    ) -> Result<R::Answer, CallError> {
+    ) -> Result<R::Response, CallError> {
         // A node that is down does not justify a long wait: the others have answered.
         let limit = self.coordinator.timeout().min(Duration::from_secs(2));
-        self.coordinator
-            .ask_at(address, limit, |clients, context| request.send(clients.admin, context))
+        self.coordinator.ask_at(address, limit, request)
     }
 
     pub(crate) fn status(&self) -> Result<wire::GetStatusResponse, CallError> {
         self.call(wire::GetStatusRequest::default())
+    }
+}
+
+/// Returns a callback of a wait, which reports coordinators that do not answer, once.
+fn waiting() -> impl FnMut(&str) -> bool {
+    let (begun, mut is_told) = (Instant::now(), false);
+    move |note| {
+        if !is_told && !note.is_empty() && begun.elapsed() > TOLD_AFTER {
+            is_told = true;
+            tracing::warn!("{note}; trying again");
+        }
+        true
     }
 }
 

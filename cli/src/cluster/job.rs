@@ -115,7 +115,11 @@ pub(crate) fn get(client: &Client, job: &str) -> anyhow::Result<wire::GetJobResp
 }
 
 /// Makes a request about a job. If the job does not exist, the error has the names of all jobs.
-pub(crate) fn ask<R: Request>(client: &Client, job: &str, request: R) -> anyhow::Result<R::Answer> {
+pub(crate) fn ask<R: Request>(
+    client: &Client,
+    job: &str,
+    request: R,
+) -> anyhow::Result<R::Response> {
     client.call(request).map_err(|error| explain(client, job, error))
 }
 

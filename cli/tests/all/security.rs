@@ -7,11 +7,9 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-use shardfeed_agent::{
-    Address, CallError, Clients, Coordinator, CredentialOptions, Credentials, Patience,
-};
+use shardfeed_agent::{Address, CallError, Coordinator, CredentialOptions, Credentials, Patience};
 use shardfeed_proto::ErrorKind;
-use shardfeed_proto::coordinator::v1::{self as wire, Context};
+use shardfeed_proto::coordinator::v1 as wire;
 
 use crate::cluster::{PATIENCE, Process, until};
 use crate::fixture::{Place, Ran};
@@ -196,17 +194,15 @@ fn who_does_not_prove_who_they_are_gets_nothing() {
     assert!(!cluster.coordinator.log().contains("panicked"));
 }
 
-/// A call, as a function of the clients.
-type Call = fn(Clients, Option<Context>) -> shardfeed_agent::Answer<()>;
+/// A call, as a function of the client.
+type Call = fn(&Coordinator) -> Result<(), CallError>;
 
 macro_rules! calls {
     ($($client:ident.$name:ident($request:ident) $who:literal;)*) => {
-        &[$((stringify!($name), $who, |clients, context| Box::pin(async move {
-            let mut client = clients.$client;
-            #[allow(clippy::needless_update)] // Some requests have no other field.
-            let request = wire::$request { context, ..wire::$request::default() };
-            client.$name(request).await.map(|_| tonic::Response::new(()))
-        }))),*]
+        &[$((stringify!($name), $who, |client| {
+            let request = wire::$request::default();
+            client.ask(Patience::Wait, PATIENCE, &mut |_| true, request).map(drop)
+        })),*]
     };
 }
 
@@ -295,9 +291,7 @@ fn each_role_may_make_its_calls_and_no_others() {
     let mut wrong = BTreeMap::new();
     for (role, who, client) in &clients {
         for (name, allowed, call) in CALLS {
-            let answer = client.ask(Patience::Wait, PATIENCE, &mut |_| true, |clients, context| {
-                call(clients, context)
-            });
+            let answer = call(client);
             if is_denied(&answer) == allowed.contains(*role) {
                 wrong.insert((who.clone(), *name), format!("{answer:?}"));
             }
@@ -411,7 +405,7 @@ fn the_audit_counts_a_flood_of_refusals_and_tells_callers_apart() {
         for _ in 0..8 {
             scope.spawn(|| {
                 for _ in 0..REFUSALS / 8 {
-                    let answer = client.ask(Patience::Wait, PATIENCE, &mut |_| true, hold);
+                    let answer = hold(&client);
                     assert!(is_denied(&answer), "{answer:?}");
                 }
             });
@@ -513,9 +507,8 @@ fn a_worker_joins_by_a_token_that_is_good_once_and_speaks_for_itself_only() {
     let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
     let session = shown["session"].as_u64().unwrap();
     let other = cluster.client(Some("pki/worker"), None);
-    let answer = other.ask(Patience::Wait, PATIENCE, &mut |_| true, |mut clients, context| {
-        Box::pin(async move { clients.worker.leave(wire::LeaveRequest { context, session }).await })
-    });
+    let leave = wire::LeaveRequest { context: None, session };
+    let answer = other.ask(Patience::Wait, PATIENCE, &mut |_| true, leave);
     assert!(is_denied(&answer), "{answer:?}");
     // It comes back with the token that it kept.
     assert_eq!(worker.terminate(), Some(0));

@@ -26,14 +26,12 @@ use crate::cluster::{PATIENCE, Process, until};
 use crate::fixture::Place;
 use crate::security::Secure;
 
-/// Makes one call; `$field` is one of both services' clients.
+/// Makes one call; `$field` is one of both services, and `$name` the method.
 macro_rules! ask {
-    ($client:expr, $field:ident.$name:ident($request:ident { $($fields:tt)* })) => {
-        $client.ask(Patience::Wait, PATIENCE, &mut |_| true, |mut clients, context| {
-            let request = wire::$request { context, $($fields)* };
-            Box::pin(async move { clients.$field.$name(request).await })
-        })
-    };
+    ($client:expr, $field:ident.$name:ident($request:ident { $($fields:tt)* })) => {{
+        let request = wire::$request { context: None, $($fields)* };
+        $client.ask(Patience::Wait, PATIENCE, &mut |_| true, request)
+    }};
 }
 
 fn refusal<T: Debug>(answer: Result<T, CallError>) -> WireError {
@@ -46,14 +44,8 @@ fn refusal<T: Debug>(answer: Result<T, CallError>) -> WireError {
 /// Begins a session of a client, under a name.
 fn join(client: &Coordinator, name: &str) -> u64 {
     let (worker, incarnation) = (name.to_owned(), "one".to_owned());
-    let joined: Result<wire::JoinResponse, _> = ask!(
-        client,
-        worker.join(JoinRequest {
-            worker: worker.clone(),
-            incarnation: incarnation.clone(),
-            ..Default::default()
-        })
-    );
+    let joined: Result<wire::JoinResponse, _> =
+        ask!(client, worker.join(JoinRequest { worker, incarnation, ..Default::default() }));
     joined.unwrap().session
 }
 
@@ -82,8 +74,8 @@ fn add(client: &Coordinator, name: &str, pattern: &str) -> Result<(), CallError>
     let added: Result<wire::AddDatasetResponse, _> = ask!(
         client,
         admin.add_dataset(AddDatasetRequest {
-            name: name.clone(),
-            patterns: vec![pattern.clone()],
+            name,
+            patterns: vec![pattern],
             ..Default::default()
         })
     );
@@ -95,10 +87,7 @@ fn add_files(client: &Coordinator, root: &str, parts: &[Part]) -> String {
     let listing = Listing { root: root.to_owned(), parts: parts.to_vec() };
     let added: Result<wire::AddDatasetResponse, _> = ask!(
         client,
-        admin.add_dataset(AddDatasetRequest {
-            listing: Some(listing.clone()),
-            ..Default::default()
-        })
+        admin.add_dataset(AddDatasetRequest { listing: Some(listing), ..Default::default() })
     );
     added.unwrap().name
 }
@@ -106,7 +95,7 @@ fn add_files(client: &Coordinator, root: &str, parts: &[Part]) -> String {
 fn get(client: &Coordinator, name: &str) -> wire::Dataset {
     let name = name.to_owned();
     let got: Result<wire::GetDatasetResponse, _> =
-        ask!(client, admin.get_dataset(GetDatasetRequest { name: name.clone() }));
+        ask!(client, admin.get_dataset(GetDatasetRequest { name }));
     got.unwrap().dataset.unwrap()
 }
 
@@ -181,8 +170,8 @@ fn a_limited_token_replaces_lists_and_fails_nobodys_dataset() {
                 session,
                 dataset: "nightly-a".into(),
                 fencing,
-                root: root.clone(),
-                parts: parts.clone(),
+                root,
+                parts,
             })
         )
     };
@@ -198,7 +187,7 @@ fn a_limited_token_replaces_lists_and_fails_nobodys_dataset() {
             session,
             dataset: "nightly-a".into(),
             fencing: task.fencing,
-            error: Some(WireError::new(ErrorKind::Corrupt, text.clone()).to_message()),
+            error: Some(WireError::new(ErrorKind::Corrupt, text).to_message()),
         })
     );
     failed.unwrap();
@@ -318,7 +307,7 @@ fn a_peer_with_a_trainers_certificate_takes_over_and_scans_nothing_of_others() {
         worker.report_skipped(ReportSkippedRequest {
             session: mallorys,
             job: "train".into(),
-            records: records.clone(),
+            records,
             mixture: vec![],
         })
     );
@@ -388,10 +377,7 @@ fn a_limited_token_does_not_stop_registration() {
         content[..4].copy_from_slice(&put_all.to_le_bytes());
         let address = cluster.address.parse().unwrap();
         let answer: Result<wire::PutChunkResponse, CallError> =
-            attacker.ask_at(&address, PATIENCE, |mut clients, context| {
-                let request = wire::PutChunkRequest { context, content };
-                Box::pin(async move { clients.worker.put_chunk(request).await })
-            });
+            attacker.ask_at(&address, PATIENCE, wire::PutChunkRequest { context: None, content });
         match answer {
             Ok(_) => put_all += 1,
             Err(error) => break error.to_string(),

@@ -16,7 +16,7 @@ pub(crate) mod whereabouts;
 
 pub use address::{Address, Addresses};
 pub use control::GrpcControl;
-pub use coordinator::{Answer, CallError, Clients, Coordinator, Patience, Silence, Wire};
+pub use coordinator::{CallError, Coordinator, Patience, Request, Silence};
 pub use credentials::{CredentialOptions, Credentials};
 pub use report::{RankReport, WorkerReport};
 pub use session::{Session, WorkerInfo};

@@ -20,9 +20,8 @@ mod worker;
 
 pub use catalog::{Catalog, Opened, SampleSource, Scanner, ShardMaps, Source, maps_of_shards};
 pub use cluster::{
-    Address, Addresses, Answer, CallError, Clients, Coordinator, CredentialOptions, Credentials,
-    GrpcControl, Patience, RankReport, Session, Silence, Whereabouts, Wire, WorkerInfo,
-    WorkerReport,
+    Address, Addresses, CallError, Coordinator, CredentialOptions, Credentials, GrpcControl,
+    Patience, RankReport, Request, Session, Silence, Whereabouts, WorkerInfo, WorkerReport,
 };
 pub use view::WorkerView;
 pub use worker::{Worker, WorkerError, WorkerOptions};

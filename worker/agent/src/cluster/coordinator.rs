@@ -18,7 +18,7 @@ use shardfeed_reader::{ControlError, Waiting};
 use shardfeed_source::{Lock, Task, jittered};
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Response, Status};
+use tonic::{Response, Status, Streaming};
 use uuid::Uuid;
 
 use self::reply::{Reply, Unanswered};
@@ -30,7 +30,7 @@ use crate::cluster::whereabouts::{ClusterEndpoints, Whereabouts};
 use crate::traced;
 
 pub use self::reply::{CallError, Silence};
-pub(crate) use self::request::Request;
+pub use self::request::Request;
 
 /// Maximum time of one attempt of a call.
 const ATTEMPT: Duration = Duration::from_secs(5);
@@ -58,9 +58,9 @@ const READ_MAX: Duration = Duration::from_secs(5);
 /// Maximum bytes of a response: that of the largest job has a million of them.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
-pub type Answer<T> = Pin<Box<dyn Future<Output = Result<Response<T>, Status>> + Send>>;
+pub(crate) type Answer<T> = Pin<Box<dyn Future<Output = Result<Response<T>, Status>> + Send>>;
 
-pub type Wire = InterceptedService<Channel, Bearer>;
+pub(crate) type Wire = InterceptedService<Channel, Bearer>;
 
 #[derive(Clone, Debug)]
 pub struct Clients {
@@ -73,6 +73,17 @@ pub enum Patience {
     Wait,
     /// Fail at once: a mistyped address is more likely than a coordinator that is still starting.
     IfSomebodyIsThere,
+}
+
+/// Limits of one call.
+#[derive(Clone, Copy, Debug)]
+struct CallLimits {
+    /// `None`: one round is made.
+    patience: Option<Patience>,
+    /// Maximum time of an attempt if there is no other address to try.
+    attempt_most: Duration,
+    /// Maximum time by which the answer may be delayed on purpose.
+    longer: Duration,
 }
 
 /// The coordinators of one cluster. Cheap to clone.
@@ -181,38 +192,17 @@ impl Coordinator {
         known.get_or_insert_with(|| id.to_owned());
     }
 
-    fn context(&self, request_id: &str) -> Option<Context> {
-        Some(Context {
-            request_id: request_id.to_owned(),
-            principal: self.inner.principal.clone(),
-            cluster_id: self
-                .cluster_id()
-                .or_else(|| self.inner.named_cluster())
-                .unwrap_or_default(),
-            protocol: COORDINATOR_PROTOCOL,
-        })
-    }
-
     /// Makes one round: tries each address at most once, all with one request id and a short limit.
     ///
     /// # Errors  The refusal; `Retry` if no node answered.
     pub(crate) async fn once<R: Request>(&self, request: &R) -> Result<R::Response, WireError> {
-        let request_id = new_id();
-        let (mut tour, unread) = Arc::clone(&self.inner).set_out().await;
-        let mut said = Silence::default();
-        said.read(unread);
-        while let Some(address) = tour.next() {
-            let clients = self.inner.clients(&address);
-            let answer = request.clone().send(clients, self.context(&request_id));
-            let begun = Instant::now();
-            let attempt = attempt(answer, self.inner.attempt_limit(ATTEMPT)).await;
-            let took = begun.elapsed();
-            if let Some(end) = self.inner.ended(&address, took, attempt, &mut tour, &mut said) {
-                return end;
-            }
-        }
-        self.inner.route.lock().failed += 1;
-        Err(said.to_wire())
+        let limits = CallLimits { patience: None, attempt_most: ATTEMPT, longer: Duration::ZERO };
+        let rounds =
+            Arc::clone(&self.inner).rounds(attempts(request.clone()), limits, Arc::default());
+        traced::carry(rounds).await.map_err(|error| match error {
+            CallError::Silent(said) => said.to_wire(),
+            CallError::Refused(error) => error,
+        })
     }
 
     /// Waits for an answer from a blocking thread. Repeats rounds with the same request id while no
@@ -236,8 +226,8 @@ impl Coordinator {
         request: &R,
     ) -> Result<R::Response, ControlError> {
         let begun = Instant::now();
-        let call = |clients, context| request.clone().send(clients, context);
-        let asked = self.ask_longer(Patience::Wait, (ATTEMPT, longer), waiting, call);
+        let limits = CallLimits { patience: Some(Patience::Wait), attempt_most: ATTEMPT, longer };
+        let asked = self.wait_for(attempts(request.clone()), limits, waiting);
         asked.map_err(|error| match error {
             CallError::Silent(said) => said.unreachable(&self.inner.place, begun.elapsed()),
             CallError::Refused(error) => error,
@@ -248,84 +238,70 @@ impl Coordinator {
     /// - `attempt_most`: maximum time of an attempt if there is no other address to try.
     ///
     /// # Errors  The refusal; [`Silence`] as `patience` requires; `Retry` if `waiting` cancels.
-    pub fn ask<T: Send + 'static>(
+    pub fn ask<R: Request>(
         &self,
         patience: Patience,
         attempt_most: Duration,
         waiting: Waiting<'_>,
-        call: impl Fn(Clients, Option<Context>) -> Answer<T>,
-    ) -> Result<T, CallError> {
-        self.ask_longer(patience, (attempt_most, Duration::ZERO), waiting, call)
+        request: R,
+    ) -> Result<R::Response, CallError> {
+        let patience = Some(patience);
+        let limits = CallLimits { patience, attempt_most, longer: Duration::ZERO };
+        self.wait_for(attempts(request), limits, waiting)
     }
 
-    fn ask_longer<T: Send + 'static>(
+    /// As [`Coordinator::ask`], for a streamed response: an attempt reads it to its end.
+    pub fn ask_stream<T: Send + 'static, R: Request<Response = Streaming<T>>>(
         &self,
         patience: Patience,
-        (attempt_most, longer): (Duration, Duration),
+        attempt_most: Duration,
         waiting: Waiting<'_>,
-        call: impl Fn(Clients, Option<Context>) -> Answer<T>,
-    ) -> Result<T, CallError> {
-        let (request_id, begun, inner) = (new_id(), Instant::now(), &self.inner);
-        let (mut said, mut backoff) = (Silence::default(), BACKOFF.0);
-        let note = inner.place.are_silent();
-        let (mut tour, unread) = wait(Arc::clone(inner).set_out(), (&note, begun), waiting)?;
-        said.read(unread);
-        loop {
-            let note = match said.is_empty() {
-                true => inner.place.are_silent(),
-                false => said.to_string(),
-            };
-            let left = inner.timeout.saturating_sub(begun.elapsed());
-            if left.is_zero() && !said.is_empty() {
-                return Err(said.into());
-            }
-            let Some(address) = tour.next() else {
-                inner.route.lock().failed += 1;
-                if patience == Patience::IfSomebodyIsThere && said.is_nowhere() {
-                    return Err(said.into());
+        request: R,
+    ) -> Result<Vec<T>, CallError> {
+        let (open, patience) = (attempts(request), Some(patience));
+        let read = move |clients, context| -> Answer<Vec<T>> {
+            let opened = open(clients, context);
+            Box::pin(async move {
+                let mut stream = opened.await?.into_inner();
+                let mut messages = Vec::new();
+                while let Some(message) = stream.message().await? {
+                    messages.push(message);
                 }
-                let pause = jittered(backoff).min(left);
-                // A timer belongs to the runtime that it is created on.
-                wait(async move { tokio::time::sleep(pause).await }, (&note, begun), waiting)?;
-                backoff = (2 * backoff).min(BACKOFF.1);
-                let (again, unread) = wait(Arc::clone(inner).set_out(), (&note, begun), waiting)?;
-                tour = again;
-                said.read(unread);
-                continue;
-            };
-            let answer = call(inner.clients(&address), self.context(&request_id));
-            // The remaining time is shared by all addresses that are still to be tried.
-            let limit = inner.attempt_limit(attempt_most) + longer;
-            let limit = limit.min(left / tour.left());
-            let asked = Instant::now();
-            let attempt = attempt(answer, limit.max(ATTEMPT_LEAST));
-            let attempt = wait(attempt, (&note, begun), waiting)?;
-            let took = asked.elapsed().saturating_sub(longer);
-            if let Some(end) = inner.ended(&address, took, attempt, &mut tour, &mut said) {
-                return Ok(end?);
-            }
-        }
+                Ok(Response::new(messages))
+            })
+        };
+        let limits = CallLimits { patience, attempt_most, longer: Duration::ZERO };
+        self.wait_for(read, limits, waiting)
+    }
+
+    /// Makes rounds on the runtime; this thread waits for them.
+    fn wait_for<T: Send + 'static>(
+        &self,
+        call: impl Fn(Clients, Option<Context>) -> Answer<T> + Send + 'static,
+        limits: CallLimits,
+        waiting: Waiting<'_>,
+    ) -> Result<T, CallError> {
+        let (begun, said) = (Instant::now(), Arc::<Lock<Silence>>::default());
+        let rounds = Arc::clone(&self.inner).rounds(call, limits, Arc::clone(&said));
+        wait(rounds, || {
+            // A short wait is not reported.
+            let is_long = begun.elapsed() > NOTE_AFTER;
+            let note = if is_long { self.inner.note(&said.lock()) } else { String::new() };
+            waiting(&note)
+        })?
     }
 
     /// Asks a single node once, about itself.
     ///
     /// # Errors  It refuses; it does not answer within `limit`.
-    pub fn ask_at<T: Send + 'static>(
+    pub fn ask_at<R: Request>(
         &self,
         address: &Address,
         limit: Duration,
-        call: impl FnOnce(Clients, Option<Context>) -> Answer<T>,
-    ) -> Result<T, CallError> {
-        let answer = call(self.inner.clients(address), self.context(&new_id()));
-        let note = ("", Instant::now());
-        wait(attempt(answer, limit), note, &mut |_| true)?.map_err(|error| match error {
-            Unanswered::Refused(error) => CallError::Refused(error),
-            Unanswered::Said(reply) => {
-                let mut said = Silence::default();
-                said.hear(address.clone(), reply);
-                said.into()
-            }
-        })
+        request: R,
+    ) -> Result<R::Response, CallError> {
+        let (clients, context) = (self.inner.clients(address), self.inner.context(&new_id()));
+        one_answer(address, limit, request.send(clients, context))
     }
 
     /// Waits for the next message of a streamed response; `None` at its end.
@@ -335,17 +311,80 @@ impl Coordinator {
     pub fn next_of<T: Send + 'static>(
         &self,
         address: &Address,
-        mut stream: tonic::Streaming<T>,
-    ) -> Result<Option<(T, tonic::Streaming<T>)>, CallError> {
+        mut stream: Streaming<T>,
+    ) -> Result<Option<(T, Streaming<T>)>, CallError> {
         let next: Answer<_> = Box::pin(async move {
             let message = stream.message().await?;
             Ok(Response::new(message.map(|message| (message, stream))))
         });
-        self.ask_at(address, self.inner.timeout, |_, _| next)
+        one_answer(address, self.inner.timeout, next)
     }
 }
 
 impl Inner {
+    /// Makes rounds with one request id until a node answers, as far as the limits allow: each
+    /// round tries each address once.
+    /// - `said`: replies that are no answers, for the notes of a caller that waits.
+    async fn rounds<T>(
+        self: Arc<Self>,
+        call: impl Fn(Clients, Option<Context>) -> Answer<T>,
+        limits: CallLimits,
+        said: Arc<Lock<Silence>>,
+    ) -> Result<T, CallError> {
+        let CallLimits { patience, attempt_most, longer } = limits;
+        let (request_id, begun, mut backoff) = (new_id(), Instant::now(), BACKOFF.0);
+        let timeout = if patience.is_some() { self.timeout } else { Duration::MAX };
+        loop {
+            let (mut tour, unread) = Arc::clone(&self).set_out().await;
+            said.lock().read(unread);
+            loop {
+                let left = timeout.saturating_sub(begun.elapsed());
+                if left.is_zero() && !said.lock().is_empty() {
+                    return Err(said.lock().clone().into());
+                }
+                let Some(address) = tour.next() else { break };
+                let answer = call(self.clients(&address), self.context(&request_id));
+                // The remaining time is shared by all addresses that are still to be tried.
+                let limit = self.attempt_limit(attempt_most) + longer;
+                let limit = limit.min(left / tour.left());
+                let asked = Instant::now();
+                let attempt = attempt(answer, limit.max(ATTEMPT_LEAST)).await;
+                let took = asked.elapsed().saturating_sub(longer);
+                let end = self.ended(&address, took, attempt, &mut tour, &mut said.lock());
+                if let Some(end) = end {
+                    return Ok(end?);
+                }
+            }
+            self.route.lock().failed += 1;
+            let is_last = match patience {
+                Some(Patience::Wait) => false,
+                Some(Patience::IfSomebodyIsThere) => said.lock().is_nowhere(),
+                None => true,
+            };
+            if is_last {
+                return Err(said.lock().clone().into());
+            }
+            let left = timeout.saturating_sub(begun.elapsed());
+            tokio::time::sleep(jittered(backoff).min(left)).await;
+            backoff = (2 * backoff).min(BACKOFF.1);
+        }
+    }
+
+    /// Returns the reason for a wait.
+    fn note(&self, said: &Silence) -> String {
+        if said.is_empty() { self.place.are_silent() } else { said.to_string() }
+    }
+
+    fn context(&self, request_id: &str) -> Option<Context> {
+        let cluster_id = self.cluster_id.lock().clone();
+        Some(Context {
+            request_id: request_id.to_owned(),
+            principal: self.principal.clone(),
+            cluster_id: cluster_id.or_else(|| self.named_cluster()).unwrap_or_default(),
+            protocol: COORDINATOR_PROTOCOL,
+        })
+    }
+
     /// Begins a round; also returns why the addresses are unknown, if they are. A file of addresses
     /// is read on first use, and again after a failed round, as the nodes may have moved.
     async fn set_out(self: Arc<Self>) -> (Tour, Option<String>) {
@@ -494,30 +533,45 @@ fn connect(address: &Address, credentials: &Credentials) -> Clients {
     }
 }
 
-/// Makes one attempt, as part of this thread's current operation.
-fn attempt<T>(
-    answer: Answer<T>,
-    limit: Duration,
-) -> impl Future<Output = Result<T, Unanswered>> + use<T> {
-    let answer = traced::carry(answer);
-    async move {
-        match tokio::time::timeout(limit, answer).await {
-            Ok(Ok(response)) => Ok(response.into_inner()),
-            Ok(Err(status)) => Err(Unanswered::of(&status)),
-            Err(_) => Err(Unanswered::Said(Reply::late(limit))),
-        }
+/// Returns a function that makes an attempt of a request.
+fn attempts<R: Request>(
+    request: R,
+) -> impl Fn(Clients, Option<Context>) -> Answer<R::Response> + Send {
+    move |clients, context| request.clone().send(clients, context)
+}
+
+async fn attempt<T>(answer: Answer<T>, limit: Duration) -> Result<T, Unanswered> {
+    match tokio::time::timeout(limit, answer).await {
+        Ok(Ok(response)) => Ok(response.into_inner()),
+        Ok(Err(status)) => Err(Unanswered::of(&status)),
+        Err(_) => Err(Unanswered::Said(Reply::late(limit))),
     }
 }
 
-/// Runs a future on the runtime while asking the caller whether to continue.
-fn wait<T: Send + 'static>(
+/// Waits for the answer of a single node.
+fn one_answer<T: Send + 'static>(
+    address: &Address,
+    limit: Duration,
+    answer: Answer<T>,
+) -> Result<T, CallError> {
+    wait(attempt(answer, limit), || true)?.map_err(|error| match error {
+        Unanswered::Refused(error) => CallError::Refused(error),
+        Unanswered::Said(reply) => {
+            let mut said = Silence::default();
+            said.hear(address.clone(), reply);
+            said.into()
+        }
+    })
+}
+
+/// Runs a future on the runtime, as part of this thread's current operation, while asking the
+/// caller whether to continue.
+pub(super) fn wait<T: Send + 'static>(
     future: impl Future<Output = T> + Send + 'static,
-    (note, since): (&str, Instant),
-    waiting: Waiting<'_>,
+    go_on: impl FnMut() -> bool,
 ) -> Result<T, ControlError> {
+    let future = traced::carry(future);
     let task = Task::spawn(&runtime(), async move { Ok(future.await) });
-    // A short wait is not reported.
-    let go_on = || waiting(if since.elapsed() > NOTE_AFTER { note } else { "" });
     task.wait(go_on).map_err(|_| gave_up())
 }
 

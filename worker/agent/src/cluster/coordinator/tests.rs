@@ -2,7 +2,6 @@ use std::convert::Infallible;
 use std::task::{Context as TaskContext, Poll};
 
 use shardfeed_proto::coordinator::v1::{GetStatusRequest, GetStatusResponse};
-use tonic::Request;
 use tonic::body::Body;
 use tonic::codegen::{BoxFuture, Service, http};
 use tonic::server::{Grpc, NamedService, UnaryService};
@@ -93,7 +92,7 @@ impl UnaryService<GetStatusRequest> for Node {
     type Response = GetStatusResponse;
     type Future = BoxFuture<Response<GetStatusResponse>, Status>;
 
-    fn call(&mut self, request: Request<GetStatusRequest>) -> Self::Future {
+    fn call(&mut self, request: tonic::Request<GetStatusRequest>) -> Self::Future {
         let mut asked = self.asked.lock();
         asked.push(request.into_inner().context.unwrap().request_id);
         let said = (self.says)(asked.len() - 1);
@@ -123,10 +122,6 @@ fn coordinator(addresses: &[&Address], timeout_ms: u64) -> Coordinator {
 }
 
 const STATUS: GetStatusRequest = GetStatusRequest { context: None };
-
-fn get_status(mut clients: Clients, context: Option<Context>) -> Answer<GetStatusResponse> {
-    Box::pin(async move { clients.admin.get_status(GetStatusRequest { context }).await })
-}
 
 const LONG_MS: u64 = 30_000;
 
@@ -322,7 +317,7 @@ fn people_are_told_at_once_where_nobody_is() {
     let (one, other) = (nowhere(), nowhere());
     let at_once = |coordinator: &Coordinator| {
         let patience = Patience::IfSomebodyIsThere;
-        coordinator.ask(patience, ATTEMPT, &mut |_| true, get_status).unwrap_err()
+        coordinator.ask(patience, ATTEMPT, &mut |_| true, STATUS).unwrap_err()
     };
     let CallError::Silent(said) = at_once(&coordinator(&[&one, &other], LONG_MS)) else {
         panic!("no node is there")
@@ -390,7 +385,7 @@ fn a_file_that_is_not_there_yet_is_waited_for_or_not_as_the_caller_wants() {
     );
     let (begun, most) = (Instant::now(), Duration::from_millis(LONG_MS));
     let impatient = of_file(&path, LONG_MS);
-    let said = impatient.ask(Patience::IfSomebodyIsThere, most, &mut |_| true, get_status);
+    let said = impatient.ask(Patience::IfSomebodyIsThere, most, &mut |_| true, STATUS);
     let Err(CallError::Silent(said)) = said else { panic!("{said:?}") };
     assert!(said.is_unread() && begun.elapsed() < most / 2, "{said}");
 
