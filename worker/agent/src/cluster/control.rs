@@ -20,6 +20,7 @@ use shardfeed_socket::Peer;
 use shardfeed_source::Lock;
 use tokio::task::JoinHandle;
 
+use crate::cluster::coordinator::wait;
 use crate::cluster::runtime::runtime;
 use crate::cluster::served::{Moved, Moves, Served, ServedState};
 use crate::cluster::session::{Session, SharedSession, is_definite, ms_of, start_message};
@@ -169,8 +170,9 @@ impl GrpcControl {
         request: &LeaseRequest,
         from: u64,
         (epoch, segments): (u64, &[Segment]),
+        waiting: Waiting<'_>,
     ) -> Option<Result<Lease, ControlError>> {
-        self.await_ending(request, RECONNECT_WAIT);
+        self.await_ending(request, RECONNECT_WAIT, waiting);
         let (before, moves) = self.untold(request, from);
         {
             let mut moves = moves.blocking_lock();
@@ -210,11 +212,12 @@ impl GrpcControl {
 
     /// Waits until the final report of the loader that served this rank here before is sent, so that
     /// the coordinator compares with its actual position.
-    fn await_ending(&self, request: &LeaseRequest, patience: Duration) {
+    fn await_ending(&self, request: &LeaseRequest, patience: Duration, waiting: Waiting<'_>) {
         let ending = self.ending.lock().remove(&(request.job.clone(), request.rank));
         if let Some(ending) = ending {
             // If the coordinator does not answer, the start itself waits for it.
-            let _ = runtime().block_on(async { tokio::time::timeout(patience, ending).await });
+            let ended = async move { tokio::time::timeout(patience, ending).await.is_ok() };
+            let _ = wait(ended, || waiting(""));
         }
     }
 
@@ -230,11 +233,12 @@ impl GrpcControl {
 
     /// Ends the lease of the loader of a dynamic job that a start replaces: its samples are granted
     /// again before the new loader gets any.
-    fn end_other(&self, request: &LeaseRequest) {
+    fn end_other(&self, request: &LeaseRequest, waiting: Waiting<'_>) {
         if let Some(other) = self.other(request) {
             let shared = Arc::clone(&self.session.shared);
             let told = tell_last(shared, other.progress(), None, false);
-            let _ = runtime().block_on(async { tokio::time::timeout(LAST_WORD_WAIT, told).await });
+            let told = async move { tokio::time::timeout(LAST_WORD_WAIT, told).await.is_ok() };
+            let _ = wait(told, || waiting(""));
         }
     }
 
@@ -352,17 +356,17 @@ impl Control for GrpcControl {
             Intent::Move { from, epoch, segments }
                 if !is_dynamic && !self.is_disputed(request, *from) =>
             {
-                if let Some(moved) = self.move_on(request, *from, (*epoch, segments)) {
+                if let Some(moved) = self.move_on(request, *from, (*epoch, segments), waiting) {
                     return moved;
                 }
-                self.await_ending(request, LAST_WORD_WAIT);
+                self.await_ending(request, LAST_WORD_WAIT, waiting);
             }
-            Intent::Move { .. } => self.await_ending(request, LAST_WORD_WAIT),
+            Intent::Move { .. } => self.await_ending(request, LAST_WORD_WAIT, waiting),
             Intent::Start { .. } => {
                 drop(self.left.lock().remove(&(request.job.clone(), request.rank)));
-                self.await_ending(request, LAST_WORD_WAIT);
+                self.await_ending(request, LAST_WORD_WAIT, waiting);
                 if is_dynamic {
-                    self.end_other(request);
+                    self.end_other(request, waiting);
                 }
             }
         }
