@@ -65,18 +65,18 @@ impl<K: Send + Sync + 'static> Export<K> {
             ));
         }
         if wishes.max_version.is_some_and(|(major, _)| major >= 1) {
-            return capsule(py, self, |tensor, context| ManagedVersioned {
+            return capsule(py, self, |tensor| ManagedVersioned {
                 version: Version { major: 1, minor: 0 },
-                context,
-                deleter: drop_context::<ManagedVersioned, K>,
+                context: std::ptr::null_mut(),
+                deleter: free::<ManagedVersioned, K>,
                 flags: 0,
                 tensor,
             });
         }
-        capsule(py, self, |tensor, context| Managed {
+        capsule(py, self, |tensor| Managed {
             tensor,
-            context,
-            deleter: drop_context::<Managed, K>,
+            context: std::ptr::null_mut(),
+            deleter: free::<Managed, K>,
         })
     }
 }
@@ -154,7 +154,8 @@ struct ManagedVersioned {
     tensor: Tensor,
 }
 
-/// Owned by a consumer until it calls the deleter. The struct visible to it comes first.
+/// Owned by a consumer until it calls the deleter. The struct visible to it comes first, so that a
+/// pointer to that is one to all of it.
 #[repr(C)]
 struct Given<M, K> {
     managed: M,
@@ -165,38 +166,20 @@ struct Given<M, K> {
 
 trait Struct {
     const NAME: &'static CStr;
-    fn context(&self) -> *mut c_void;
-    fn deleter(&self) -> unsafe extern "C" fn(*mut Self);
 }
 
 impl Struct for Managed {
     const NAME: &'static CStr = c"dltensor";
-
-    fn context(&self) -> *mut c_void {
-        self.context
-    }
-
-    fn deleter(&self) -> unsafe extern "C" fn(*mut Self) {
-        self.deleter
-    }
 }
 
 impl Struct for ManagedVersioned {
     const NAME: &'static CStr = c"dltensor_versioned";
-
-    fn context(&self) -> *mut c_void {
-        self.context
-    }
-
-    fn deleter(&self) -> unsafe extern "C" fn(*mut Self) {
-        self.deleter
-    }
 }
 
 fn capsule<'py, M: Struct, K: Send + Sync + 'static>(
     py: Python<'py>,
     export: Export<K>,
-    make: impl FnOnce(Tensor, *mut c_void) -> M,
+    make: impl FnOnce(Tensor) -> M,
 ) -> PyResult<Bound<'py, PyAny>> {
     let Export { address, place, dtype, mut shape, keeper } = export;
     let (kind, number) = place.numbers();
@@ -214,17 +197,16 @@ fn capsule<'py, M: Struct, K: Send + Sync + 'static>(
         strides: strides.as_mut_ptr(),
         byte_offset: 0,
     };
-    let mut given = Box::<Given<M, K>>::new_uninit();
-    let context = given.as_mut_ptr().cast::<c_void>();
-    given.write(Given { managed: make(tensor, context), shape, strides, _keeper: keeper });
+    let given = Box::new(Given { managed: make(tensor), shape, strides, _keeper: keeper });
     // Owned by the capsule from here on; its destructor frees it unless a consumer has taken it.
-    let given = Box::into_raw(given).cast::<c_void>();
-    // SAFETY: the pointer is to an initialized `Given<M, K>`, which lives until its deleter is
-    // called and begins with `M`; the name is static; the GIL is held (`py`).
+    let given = Box::into_raw(given).cast::<M>();
+    // SAFETY: the pointer is to a boxed `Given<M, K>`, which begins with `M` and lives until it is
+    // freed; without a capsule nothing else frees it; the name is static; the GIL is held (`py`).
     unsafe {
-        let capsule = ffi::PyCapsule_New(given, M::NAME.as_ptr(), Some(end_capsule::<M>));
+        let end = end_capsule::<M, K>;
+        let capsule = ffi::PyCapsule_New(given.cast(), M::NAME.as_ptr(), Some(end));
         if capsule.is_null() {
-            drop(Box::from_raw(given.cast::<Given<M, K>>()));
+            free::<M, K>(given);
             return Err(PyErr::fetch(py));
         }
         Ok(Bound::from_owned_ptr(py, capsule))
@@ -232,21 +214,21 @@ fn capsule<'py, M: Struct, K: Send + Sync + 'static>(
 }
 
 /// Frees a capsule that was not consumed: a consumer renames the capsule.
-unsafe extern "C" fn end_capsule<M: Struct>(capsule: *mut ffi::PyObject) {
-    // SAFETY: called once by the interpreter, with the capsule created above; under its first name
-    // it holds an `M` whose deleter was not called.
+unsafe extern "C" fn end_capsule<M: Struct, K: Send + Sync + 'static>(capsule: *mut ffi::PyObject) {
+    // SAFETY: called once by the interpreter, with the capsule created above for the same types;
+    // under its first name it holds the pointer to a `Given<M, K>` that was not freed.
     unsafe {
         if ffi::PyCapsule_IsValid(capsule, M::NAME.as_ptr()) == 1 {
-            let managed = ffi::PyCapsule_GetPointer(capsule, M::NAME.as_ptr()).cast::<M>();
-            ((*managed).deleter())(managed);
+            free::<M, K>(ffi::PyCapsule_GetPointer(capsule, M::NAME.as_ptr()).cast());
         }
     }
 }
 
 /// The deleter: called once by the owner of the struct, on any thread.
-unsafe extern "C" fn drop_context<M: Struct, K: Send + Sync + 'static>(managed: *mut M) {
-    // SAFETY: `managed` is the first field of the box in its context; only this call frees the box.
-    unsafe { drop(Box::from_raw((*managed).context().cast::<Given<M, K>>())) }
+unsafe extern "C" fn free<M, K: Send + Sync + 'static>(managed: *mut M) {
+    // SAFETY: `managed` is the pointer of a boxed `Given<M, K>`, whose first field it is; only this
+    // call frees the box.
+    unsafe { drop(Box::from_raw(managed.cast::<Given<M, K>>())) }
 }
 
 fn data_type(dtype: Dtype) -> DataType {
