@@ -14,14 +14,12 @@ use std::sync::Arc;
 use anyhow::Context;
 use clap::Args;
 use shardfeed_dataset_tools::files::{Sampled, SampledArgs, one_of};
-use shardfeed_embedded::{
-    Contents, EpochSamples, LoaderOptions, Plans, check_stages, interleave_default, spec_of,
-};
+use shardfeed_embedded::{Contents, EpochSamples, LoaderOptions, check_stages, spec_of};
 use shardfeed_pipeline::Schema;
 use shardfeed_plan::{
     BalancedPlan, Cursor, DECODER_NONE, Digest, EpochPlan, JobIdentity, LoaderState, Mode,
-    ORDER_VERSION, Permutations, Placed, PlanError, Planned, Portion, RECORD_SPEC_FIELD, Records,
-    Sample, Segment, Shuffle, Start, StateError, Tail, check_epoch,
+    Permutations, Placed, PlanError, Planned, Portion, RECORD_SPEC_FIELD, Records, Sample, Segment,
+    Start, StateError, Tail, check_epoch,
 };
 use shardfeed_source::{Dataset, SourceVersion};
 
@@ -197,9 +195,13 @@ impl OrderArgs {
         let start = self.start(state.as_ref(), rank)?;
         check_start(&start, state.as_ref())?;
         let Sampled { dataset, options } = files.open()?;
+        let options = self.loader_options(options);
         let schema = Schema::new(options.records.clone().unwrap_or_default())?;
         let contents = Contents::of("", options.file_rules(), &dataset);
-        let identity = self.identity(&contents);
+        // Operators and decoder concern only the features, not the order.
+        let of_records = (Records::RecordSpec(Digest::from_bytes([0; 32])), DECODER_NONE);
+        // The cursor sets the number of lanes.
+        let identity = contents.identity(&options, of_records, 1);
         let mut cursor = match &state {
             None => Cursor::new(identity, start)?,
             Some(state) => {
@@ -211,19 +213,26 @@ impl OrderArgs {
         if let Some(epoch) = self.epoch {
             cursor.set_epoch(epoch)?;
         }
-        let plan = self.plan(&contents, &cursor)?;
+        let (segments, world_size) = (cursor.segments(), cursor.start().world_size);
+        let plans = contents.plans(&options);
+        let plan = plans.plan(cursor.identity(), cursor.epoch(), segments, world_size)?;
         let (limit, balance) = (self.limit, Balance::of(&schema));
         Ok(Order { dataset, contents: Arc::new(contents), cursor, plan, limit, balance })
     }
 
-    fn plan(&self, contents: &Contents, cursor: &Cursor) -> Result<Arc<EpochPlan>, PlanError> {
-        let rules = (self.tail, self.limit);
-        let plans = match &contents.mixed {
-            Some(mixed) => Plans::of_mixture(Arc::clone(mixed), rules),
-            None => Plans::new(contents.counts(), rules),
-        };
-        let (segments, world_size) = (cursor.segments(), cursor.start().world_size);
-        plans.plan(cursor.identity(), cursor.epoch(), segments, world_size)
+    /// Returns the options of a loader of this order.
+    fn loader_options(&self, options: LoaderOptions) -> LoaderOptions {
+        LoaderOptions {
+            seed: self.seed,
+            shuffle: !self.no_shuffle,
+            shuffle_window: self.shuffle_window,
+            interleave: self.interleave,
+            block_length: self.block_length,
+            tail: self.tail,
+            limit: self.limit,
+            mode: Mode::Deterministic,
+            ..options
+        }
     }
 
     fn start(&self, state: Option<&LoaderState>, rank: u64) -> Result<Start, PlanError> {
@@ -255,30 +264,6 @@ impl OrderArgs {
             rank: speaks_for.map_or(rank, |(rank, _)| rank),
             world_size,
         })
-    }
-
-    /// The job's identity as far as it determines the order: operators and decoder only concern the
-    /// features.
-    fn identity(&self, contents: &Contents) -> JobIdentity {
-        let enabled = !self.no_shuffle;
-        let shuffle = Shuffle {
-            digest: contents.order_digest(),
-            seed: self.seed,
-            enabled,
-            window: self.shuffle_window,
-            interleave: self.interleave.unwrap_or_else(|| interleave_default(enabled)),
-            block_length: self.block_length,
-        };
-        JobIdentity {
-            order: ORDER_VERSION,
-            content: contents.content(),
-            shuffle,
-            lanes: 1, // The cursor sets it.
-            tail: self.tail,
-            mode: Mode::Deterministic,
-            records: Records::RecordSpec(Digest::from_bytes([0; 32])),
-            decoder: DECODER_NONE.into(),
-        }
     }
 }
 

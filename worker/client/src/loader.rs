@@ -8,8 +8,7 @@ use std::sync::Arc;
 
 use shardfeed_pipeline::{Account, Finding, Schema, finding};
 use shardfeed_plan::{
-    Cursor, Digest, EpochPlan, JobIdentity, LoaderState, Mode, ORDER_VERSION, Position, Segment,
-    Shuffle, Start,
+    Cursor, Digest, EpochPlan, JobIdentity, LoaderState, Mode, Position, Segment, Start,
 };
 use shardfeed_proto::{ErrorKind, WireError};
 use shardfeed_reader::{EncodedSpec, JobSpec, Plans, PrefetchStats, default_budget_bytes};
@@ -22,7 +21,7 @@ use crate::ledger::Ledger;
 use crate::link::exchange::Setting;
 use crate::link::{self, Closed, Link, LinkReport};
 use crate::mixture;
-use crate::options::{LoaderOptions, interleave_default};
+use crate::options::LoaderOptions;
 use crate::pace::{Pace, us};
 use crate::request::DatasetRequest;
 use crate::reshard;
@@ -146,13 +145,10 @@ impl Loader {
         };
         let (mut link, contents) = link::open(setting, progress)?;
         let schemas = DatasetRequest::schemas(&requests, contents.mixed.as_deref())?;
-        let identity = identity(&options, &contents, (&schema, &*record_spec), lanes);
+        let of_records = (record_spec.records(), schema.decoder());
+        let identity = contents.identity(&options, of_records, lanes);
         let cursor = Cursor::new(identity, start)?;
-        let rules = (options.tail, options.limit);
-        let plans = Arc::new(match &contents.mixed {
-            Some(mixed) => Plans::of_mixture(Arc::clone(mixed), rules),
-            None => Plans::new(contents.counts(), rules),
-        });
+        let plans = Arc::new(contents.plans(&options));
         let course = course_at(&plans, &cursor, contents.samples());
         let planned = course.as_ref().ok().and_then(Option::as_ref);
         let samples = planned.map_or_else(|| contents.samples(), |plan| plan.samples());
@@ -553,31 +549,6 @@ fn start(options: &LoaderOptions) -> Start {
     Start { lanes, batch_size, rank, world_size }
 }
 
-fn identity(
-    options: &LoaderOptions,
-    contents: &Contents,
-    (schema, record_spec): (&Schema, &EncodedSpec),
-    lanes: u64,
-) -> JobIdentity {
-    JobIdentity {
-        order: ORDER_VERSION,
-        content: contents.content(),
-        shuffle: Shuffle {
-            digest: contents.order_digest(),
-            seed: options.seed,
-            enabled: options.shuffle,
-            window: options.shuffle_window,
-            interleave: options.interleave.unwrap_or_else(|| interleave_default(options.shuffle)),
-            block_length: options.block_length,
-        },
-        lanes,
-        tail: options.tail,
-        mode: options.mode,
-        records: record_spec.records(),
-        decoder: schema.decoder().to_owned(),
-    }
-}
-
 /// Name that the ranks of a job share: the one given, or one made of the run and the identity's
 /// digest.
 fn job_name(
@@ -623,7 +594,7 @@ fn check_alone(name: &str) -> Result<(), LoadError> {
 
 #[cfg(test)]
 mod tests {
-    use shardfeed_plan::Tail;
+    use shardfeed_plan::{ORDER_VERSION, Shuffle, Tail};
 
     use super::*;
 
