@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use shardfeed_tfrecord::example::{
-    DType, ExampleParser, Feature, FeatureSpec, Located, Value, encode_example,
+    DType, ExampleParser, Feature, FeatureSpec, Value, encode_example,
 };
 
 const BATCH: usize = 512;
@@ -48,7 +48,7 @@ fn bytes_and_int(criterion: &mut Criterion) {
             let mut located = Vec::with_capacity(2);
             for (record, number) in records.iter().zip(&mut numbers) {
                 parser.locate(record, &mut located).expect("good");
-                let [Located::Present(d), Located::Present(s)] = located[..] else {
+                let [Some(d), Some(s)] = located[..] else {
                     continue;
                 };
                 d.for_each_bytes(|value| data.extend_from_slice(value));
@@ -80,7 +80,7 @@ fn floats_and_int(criterion: &mut Criterion) {
             let rows = floats.chunks_exact_mut(64).zip(&mut numbers);
             for (record, (row, number)) in records.iter().zip(rows) {
                 parser.locate(record, &mut located).expect("good");
-                let [Located::Present(x), Located::Present(y)] = located[..] else {
+                let [Some(x), Some(y)] = located[..] else {
                     continue;
                 };
                 x.write_f32(row);
@@ -115,7 +115,7 @@ fn wide(criterion: &mut Criterion) {
             let mut located = Vec::with_capacity(1);
             for (record, row) in records.iter().zip(numbers.chunks_exact_mut(64)) {
                 parser.locate(record, &mut located).expect("good");
-                let [Located::Present(values)] = located[..] else {
+                let [Some(values)] = located[..] else {
                     continue;
                 };
                 values.write_i64(row);

@@ -13,7 +13,7 @@
 //!
 //! ```
 //! use shardfeed_tfrecord::example::{
-//!     DType, ExampleParser, Feature, FeatureSpec, Located, Value, encode_example,
+//!     DType, ExampleParser, Feature, FeatureSpec, Value, encode_example,
 //! };
 //!
 //! let mut record = Vec::new();
@@ -24,7 +24,7 @@
 //! let mut located = Vec::new();
 //! parser.locate(&record, &mut located)?;
 //! let mut column = [0_i64; 512];
-//! if let Located::Present(list) = located[0] {
+//! if let Some(list) = located[0] {
 //!     list.write_i64(&mut column[..1]);
 //! }
 //! assert_eq!(column[0], 7);
@@ -50,7 +50,7 @@ mod write;
 pub use cells::Parts;
 pub use feature::ListRef;
 pub use inspect::{FoundFeature, features_of};
-pub use parse::{ExampleParser, Located, ParseError};
+pub use parse::{ExampleParser, ParseError};
 pub use ragged::{EMPTY_ROWS_MAX, PartitionFault};
 pub use sequence::{SequenceParser, Steps};
 pub use spec::{DType, DefaultValue, Feature, FeatureSpec, Partition, SpecError};

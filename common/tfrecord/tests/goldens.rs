@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use shardfeed_tfrecord::example::{
-    DType, DefaultValue, ExampleParser, FeatureSpec, ListRef, Located, ParseError, SpecError,
+    DType, DefaultValue, ExampleParser, FeatureSpec, ListRef, ParseError, SpecError,
 };
 use shardfeed_tfrecord::{
     ChunkOptions, ChunkReader, Compression, CompressionChoice, IndexOptions, ReadError,
@@ -236,9 +236,8 @@ fn parse(record: &[u8], features: &[FeatureSpec]) -> Result<Columns, Complaint> 
     parser.locate(record, &mut located).map_err(Complaint::Parse)?;
     let columns = parser.features().iter().zip(&located).map(|(spec, located)| {
         let values = match located {
-            Located::Present(list) => list_values(list),
-            Located::Default => default_values(spec.default().unwrap()),
-            Located::Missing => Vec::new(),
+            Some(list) => list_values(list),
+            None => spec.default().map_or_else(Vec::new, default_values),
         };
         (spec.name.clone(), values)
     });

@@ -5,8 +5,7 @@ use std::io::{self, Read, Write};
 
 use proptest::prelude::*;
 use shardfeed_tfrecord::example::{
-    DType, ExampleParser, Feature, FeatureSpec, ListRef, Located, Value, encode_example,
-    features_of,
+    DType, ExampleParser, Feature, FeatureSpec, ListRef, Value, encode_example, features_of,
 };
 use shardfeed_tfrecord::{
     ChunkOptions, ChunkReader, Compression, CompressionChoice, Decoder, IndexOptions,
@@ -224,7 +223,7 @@ proptest! {
         let parser = ExampleParser::new(specs.collect()).unwrap();
         let mut located = Vec::new();
         parser.locate(&record, &mut located).unwrap();
-        let [Located::Present(i), Located::Present(f), Located::Present(b)] = located[..] else {
+        let [Some(i), Some(f), Some(b)] = located[..] else {
             panic!("{located:?}");
         };
         let mut read_ints = vec![0; i.count()];
@@ -277,7 +276,7 @@ fn parse_anything(record: &[u8]) {
                 assert!(located.is_empty());
                 continue;
             }
-            let Located::Present(list) = located[0] else {
+            let Some(list) = located[0] else {
                 continue;
             };
             let all = values(&list);
@@ -305,10 +304,7 @@ fn packed_again(list: &ListRef<'_>) -> Vec<Vec<u8>> {
     let parser = ExampleParser::new(vec![FeatureSpec { name: "x".to_owned(), feature }]).unwrap();
     let mut located = vec![];
     parser.locate(&record, &mut located).unwrap();
-    match located[0] {
-        Located::Present(list) => values(&list),
-        Located::Default | Located::Missing => vec![],
-    }
+    located[0].as_ref().map_or_else(Vec::new, values)
 }
 
 /// Returns the values of a list, each in bytes.

@@ -134,9 +134,14 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Value for a record without this feature, or for padding.
+    /// Values for a record without this feature.
     pub(crate) fn default(&self) -> Option<&DefaultValue> {
         self.spec.as_ref()?.default()
+    }
+
+    /// Value for padding.
+    pub(crate) fn padding(&self) -> Option<&DefaultValue> {
+        self.spec.as_ref()?.padding()
     }
 
     /// Returns the parsed column whose rows an operator's column has, or the column itself.

@@ -1,8 +1,8 @@
 //! Sizes and partitions of a column in one part of a batch, determined before writing.
 
 use shardfeed_tfrecord::example::{
-    DType, DefaultValue, EMPTY_ROWS_MAX, ListRef, Located, ParseError, Partition, PartitionFault,
-    Parts, Steps,
+    DType, DefaultValue, EMPTY_ROWS_MAX, ListRef, ParseError, Partition, PartitionFault, Parts,
+    Steps,
 };
 
 use crate::column::{ColumnKind, Origin, Plan, items};
@@ -28,7 +28,7 @@ pub(crate) struct Extent {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LocatedRecord<'r, 'a> {
-    pub(crate) cells: &'r [Located<'a>],
+    pub(crate) cells: &'r [Option<ListRef<'a>>],
     pub(crate) lists: &'r [Steps<'a>],
     /// Rows around that of the sample.
     pub(crate) windows: &'r [Window],
@@ -48,17 +48,15 @@ pub(crate) struct RecordScratch {
 }
 
 /// Returns the number of values, and the bytes of their strings.
-fn size_of(cell: &Located<'_>, default: Option<&DefaultValue>) -> (usize, usize) {
+fn size_of(cell: Option<&ListRef<'_>>, default: Option<&DefaultValue>) -> (usize, usize) {
+    let bytes = |default: &DefaultValue| match default {
+        DefaultValue::Bytes(values) => values.iter().map(Vec::len).sum(),
+        DefaultValue::Int64(_) | DefaultValue::Float32(_) => 0,
+    };
     match (cell, default) {
-        (Located::Present(list), _) => (list.count(), string_bytes(list)),
-        (Located::Default, Some(default)) => {
-            let bytes = match default {
-                DefaultValue::Bytes(values) => values.iter().map(Vec::len).sum(),
-                DefaultValue::Int64(_) | DefaultValue::Float32(_) => 0,
-            };
-            (default.count(), bytes)
-        }
-        (Located::Default | Located::Missing, _) => (0, 0),
+        (Some(list), _) => (list.count(), string_bytes(list)),
+        (None, Some(default)) => (default.count(), bytes(default)),
+        (None, None) => (0, 0),
     }
 }
 
@@ -74,13 +72,6 @@ fn numbers<'s>(list: Option<&ListRef<'_>>, place: &'s mut Vec<i64>) -> &'s [i64]
         list.write_i64(place);
     }
     place
-}
-
-fn present<'r, 'a>(cell: &'r Located<'a>) -> Option<&'r ListRef<'a>> {
-    match cell {
-        Located::Present(list) => Some(list),
-        Located::Default | Located::Missing => None,
-    }
 }
 
 impl Extent {
@@ -122,7 +113,7 @@ impl Extent {
     }
 
     pub(crate) fn add_constant(&mut self, values: &DefaultValue) {
-        let (count, bytes) = size_of(&Located::Default, Some(values));
+        let (count, bytes) = size_of(None, Some(values));
         self.grow(count, bytes);
     }
 
@@ -135,7 +126,7 @@ impl Extent {
     ) -> Result<(), ParseError> {
         // By far the most common case, and the cheapest.
         if let Origin::Feature(Parts::One { values }) = &plan.origin
-            && let Located::Present(list) = &found.cells[*values]
+            && let Some(list) = &found.cells[*values]
         {
             let count = list.count();
             self.grow(count, string_bytes(list));
@@ -161,8 +152,7 @@ impl Extent {
             Origin::Around(around) => {
                 let window = found.windows[around.window];
                 around.for_each(window, found.cells, found.lists, &mut |list| {
-                    let cell = list.map_or(Located::Default, Located::Present);
-                    let (count, bytes) = size_of(&cell, plan.default());
+                    let (count, bytes) = size_of(list.as_ref(), plan.default());
                     self.grow(count, bytes);
                 });
                 Ok(())
@@ -175,21 +165,19 @@ impl Extent {
             }
             Origin::Record | Origin::Step(_) | Origin::Found(_) => Ok(()),
             Origin::Feature(Parts::One { values }) => {
-                let default = if self.lengths.is_empty() { plan.default() } else { None };
-                let (count, bytes) = size_of(&found.cells[*values], default);
+                let (count, bytes) = size_of(found.cells[*values].as_ref(), plan.default());
                 self.grow(count, bytes);
                 self.add_row(&plan.kind, count);
                 Ok(())
             }
             Origin::Feature(Parts::Ragged { values, partitions, together }) => {
-                let list = present(&found.cells[*values]);
-                let (count, bytes) = list.map_or((0, 0), |list| (list.count(), string_bytes(list)));
+                let (count, bytes) = size_of(found.cells[*values].as_ref(), None);
                 self.grow(count, bytes);
                 scratch.counts.clear();
                 scratch.counts.push(whole(plan, count, *together)?);
                 for (place, (partition, cell)) in partitions.iter().enumerate() {
-                    let list = cell.and_then(|cell| present(&found.cells[cell]));
-                    self.part(plan, place, partition, std::iter::once(list.copied()), scratch)?;
+                    let list = cell.and_then(|cell| found.cells[cell]);
+                    self.part(plan, place, partition, std::iter::once(list), scratch)?;
                 }
                 self.lengths[0].push(scratch.counts[0] as i64);
                 Ok(())
@@ -300,11 +288,10 @@ impl Extent {
         let ColumnKind::Sparse { size, .. } = &plan.kind else {
             unreachable!("only a sparse column has places");
         };
-        let list = present(&found.cells[values]);
-        let (count, bytes) = list.map_or((0, 0), |list| (list.count(), string_bytes(list)));
+        let (count, bytes) = size_of(found.cells[values].as_ref(), None);
         places.clear();
         for (dimension, (&cell, &size)) in indices.iter().zip(size).enumerate() {
-            let said = numbers(present(&found.cells[cell]), ints);
+            let said = numbers(found.cells[cell].as_ref(), ints);
             let key = || index_key(plan, dimension);
             if said.len() != count {
                 let (feature, indices) = (name(plan), said.len());

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use shardfeed_tfrecord::example::{DefaultValue, ListRef, Located, Parts, Steps};
+use shardfeed_tfrecord::example::{DefaultValue, ListRef, Parts, Steps};
 
 use crate::column::{ColumnKind, FoundStrings, Origin, Plan, items};
 use crate::dtype::Dtype;
@@ -15,7 +15,7 @@ use crate::samples::unbatch::Window;
 use crate::schema::parse::RecordParser;
 
 /// Feature cells and lists of a record.
-type RecordCells<'a> = (Vec<Located<'a>>, Vec<Steps<'a>>);
+type RecordCells<'a> = (Vec<Option<ListRef<'a>>>, Vec<Steps<'a>>);
 
 /// Records that were checked and located, by their addresses.
 #[derive(Debug, Default)]
@@ -64,7 +64,7 @@ pub(crate) struct Cells<'a> {
     pub(crate) rows: &'a [Row<'a>],
     plans: &'a [Plan],
     /// Row by row, one for each cell of the parser; empty for unparsed records.
-    located: Vec<Located<'a>>,
+    located: Vec<Option<ListRef<'a>>>,
     /// Row by row, one for each cell of the parser's lists.
     steps: Vec<Steps<'a>>,
     /// Row by row, one for each column of rows around that of the sample.
@@ -283,9 +283,9 @@ impl<'a> Cells<'a> {
             Origin::Feature(
                 Parts::One { values } | Parts::Ragged { values, .. } | Parts::Sparse { values, .. },
             ) => match (&self.located[row * cells + values], plan.default()) {
-                (Located::Present(list), _) => visit(Values::List(list)),
-                (Located::Default, Some(default)) => visit(Values::Default(default)),
-                (Located::Default | Located::Missing, _) => {}
+                (Some(list), _) => visit(Values::List(list)),
+                (None, Some(default)) => visit(Values::Default(default)),
+                (None, None) => {}
             },
             Origin::Around(around) => {
                 let LocatedRecord { cells, lists, windows, .. } = self.record(row);
@@ -361,7 +361,7 @@ impl Total {
 }
 
 fn pad_bytes(plan: &Plan) -> &[u8] {
-    match plan.default() {
+    match plan.padding() {
         Some(DefaultValue::Bytes(values)) => values.first().map_or(&[], Vec::as_slice),
         _ => &[],
     }
@@ -604,7 +604,7 @@ impl PartColumn<'_> {
     fn write_numbers<T: ListNumber>(&mut self, cells: &Cells<'_>, plan: &Plan, extent: &Extent) {
         let all: &mut [T] = bytemuck::cast_slice_mut(self.values);
         let is_sparse = matches!(plan.kind, ColumnKind::Sparse { .. });
-        let pad = plan.default().and_then(|default| T::default_of(default).first().copied());
+        let pad = plan.padding().and_then(|default| T::default_of(default).first().copied());
         let (mut at, mut scratch) = (0, vec![]);
         for row in 0..cells.rows.len() {
             let begin = at;

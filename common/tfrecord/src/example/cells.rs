@@ -34,7 +34,6 @@ pub enum Parts {
 pub(super) struct Wanted {
     pub(super) dtype: DType,
     pub(super) count: Count,
-    pub(super) has_default: bool,
     /// True if a record without it is an error.
     pub(super) is_required: bool,
     /// Feature that imposes the requirement.
@@ -86,8 +85,8 @@ impl<'a> Gathered<'a> {
         let cell = self.keys.len();
         self.by_key.insert(key, cell);
         self.keys.push(key.to_owned());
-        let (count, has_default, is_required) = (Count::Any, false, false);
-        self.wanted.push(Wanted { dtype, count, has_default, is_required, feature });
+        let (count, is_required) = (Count::Any, false);
+        self.wanted.push(Wanted { dtype, count, is_required, feature });
         Ok(cell)
     }
 }
@@ -119,8 +118,7 @@ impl Cells {
             match &spec.feature {
                 Feature::FixedLen { .. } => {
                     wanted.count = Count::Exactly(count.unwrap_or(1));
-                    wanted.has_default = spec.default().is_some();
-                    wanted.is_required = !wanted.has_default;
+                    wanted.is_required = spec.default().is_none();
                     wanted.feature = index;
                 }
                 Feature::FixedLenSequence { allow_missing, .. } => {

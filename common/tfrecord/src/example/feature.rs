@@ -153,41 +153,6 @@ impl<'a> ListRef<'a> {
         });
     }
 
-    /// Calls `visit` with each value in order, without a buffer for all of them.
-    ///
-    /// # Panics
-    /// If the values are not int64.
-    pub fn for_each_i64(&self, mut visit: impl FnMut(i64)) {
-        self.expect_room(DType::Int64, self.count);
-        self.for_each_field(|value| match value {
-            FieldValue::Varint(value) => visit(value.cast_signed()),
-            FieldValue::Bytes(mut packed) => {
-                // The values were counted before, so each varint ends within the bytes.
-                while !packed.is_empty()
-                    && let Ok(value) = take_varint(&mut packed)
-                {
-                    visit(value.cast_signed());
-                }
-            }
-            FieldValue::Fixed32(_) | FieldValue::Fixed64 => {}
-        });
-    }
-
-    /// Calls `visit` with each value in order, without a buffer for all of them.
-    ///
-    /// # Panics
-    /// If the values are not float32.
-    pub fn for_each_f32(&self, mut visit: impl FnMut(f32)) {
-        self.expect_room(DType::Float32, self.count);
-        self.for_each_field(|value| match value {
-            FieldValue::Fixed32(value) => visit(f32::from_le_bytes(value)),
-            FieldValue::Bytes(packed) => {
-                packed.as_chunks().0.iter().for_each(|value| visit(f32::from_le_bytes(*value)));
-            }
-            FieldValue::Varint(_) | FieldValue::Fixed64 => {}
-        });
-    }
-
     /// Returns `count` values from `first` on; `None` if there are not as many, or their position
     /// exceeds 2^32.
     pub fn range(&self, first: usize, count: usize) -> Option<Self> {

@@ -6,17 +6,6 @@ use super::ragged::PartitionFault;
 use super::spec::{DType, Feature, FeatureSpec, SpecError};
 use super::wire::{WireError, next_message};
 
-/// Location of a requested feature in one record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Located<'a> {
-    /// The feature is in the record, with the required number of values if that is fixed.
-    Present(ListRef<'a>),
-    /// The feature is missing; the default of its spec applies.
-    Default,
-    /// The feature is missing and has no values; any number of values is allowed.
-    Missing,
-}
-
 /// Reason why a record cannot be parsed as requested.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -142,17 +131,19 @@ impl ExampleParser {
 
     /// Finds all features in `record` in one pass and without allocating.
     ///
-    /// - `located`: replaced; one for each of the [`cells`](Self::cells). Empty after an error.
+    /// - `located`: replaced; one for each of the [`cells`](Self::cells), with the required number of
+    ///   values if that is fixed. `None`: the record does not have it, and the default of the feature
+    ///   applies, if there is one. Empty after an error.
     ///
     /// # Errors
     /// [`ParseError`]: the bytes are not an Example, or not one with these features.
     pub fn locate<'a>(
         &self,
         record: &'a [u8],
-        located: &mut Vec<Located<'a>>,
+        located: &mut Vec<Option<ListRef<'a>>>,
     ) -> Result<(), ParseError> {
         located.clear();
-        located.resize(self.cells.wanted.len(), Located::Missing);
+        located.resize(self.cells.wanted.len(), None);
         let result = self.locate_all(record, located);
         if result.is_err() {
             located.clear();
@@ -163,31 +154,24 @@ impl ExampleParser {
     fn locate_all<'a>(
         &self,
         record: &'a [u8],
-        located: &mut [Located<'a>],
+        located: &mut [Option<ListRef<'a>>],
     ) -> Result<(), ParseError> {
         self.find_values(record, located).map_err(|error| malformed(record, error))?;
         for (index, place) in located.iter_mut().enumerate() {
             // Examined only now: if a key occurs twice, the last value counts and the first may be
             // invalid.
-            let list = match place {
-                Located::Present(unread) => {
-                    ListRef::read(unread.wire()).map_err(|error| malformed(record, error))?
-                }
-                Located::Default | Located::Missing => None,
-            };
+            if let Some(unread) = place {
+                let read = ListRef::read(unread.wire());
+                *place = read.map_err(|error| malformed(record, error))?;
+            }
             let wanted = self.cells.wanted[index];
-            *place = match list {
-                Some(list) => {
-                    if list.dtype() != wanted.dtype || !wanted.count.fits(list.count()) {
-                        let at = place_in(record, list.wire());
-                        return Err(self.mismatch(index, &list, at));
-                    }
-                    Located::Present(list)
+            match place {
+                Some(list) if list.dtype() != wanted.dtype || !wanted.count.fits(list.count()) => {
+                    return Err(self.mismatch(index, list, place_in(record, list.wire())));
                 }
-                None if wanted.has_default => Located::Default,
                 None if wanted.is_required => return Err(self.required(index)),
-                None => Located::Missing,
-            };
+                _ => {}
+            }
         }
         Ok(())
     }
@@ -196,7 +180,7 @@ impl ExampleParser {
     fn find_values<'a>(
         &self,
         mut record: &'a [u8],
-        located: &mut [Located<'a>],
+        located: &mut [Option<ListRef<'a>>],
     ) -> Result<(), WireError<'a>> {
         let mut expected = 0;
         while let Some(mut features) = next_message(&mut record, 1)? {
@@ -208,8 +192,7 @@ impl ExampleParser {
                     if value.is_empty() {
                         continue;
                     }
-                    located[index] =
-                        Located::Present(ListRef::unread(self.cells.wanted[index].dtype, value));
+                    located[index] = Some(ListRef::unread(self.cells.wanted[index].dtype, value));
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use super::cells::{Cells, Count, Parts, Wanted};
 use super::feature::{ListRef, map_entry};
-use super::parse::{ExampleParser, Located, ParseError, malformed, place_in};
+use super::parse::{ExampleParser, ParseError, malformed, place_in};
 use super::spec::{Feature, FeatureSpec, SpecError};
 use super::wire::{WireError, next_message};
 
@@ -103,7 +103,7 @@ impl SequenceParser {
     pub fn locate<'a>(
         &self,
         record: &'a [u8],
-        located: &mut Vec<Located<'a>>,
+        located: &mut Vec<Option<ListRef<'a>>>,
         steps: &mut Vec<Steps<'a>>,
     ) -> Result<(), ParseError> {
         steps.clear();

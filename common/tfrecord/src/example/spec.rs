@@ -207,11 +207,18 @@ impl FeatureSpec {
         partitions.iter().map(length).collect::<Option<Vec<_>>>().filter(|shape| !shape.is_empty())
     }
 
-    /// Returns the values for a record without the feature; for a sequence, the padding value.
+    /// Returns the values for a record without the feature.
     ///
     /// As in TensorFlow, a default without values counts as none.
     pub fn default(&self) -> Option<&DefaultValue> {
-        self.declared_default().filter(|default| default.count() > 0)
+        let is_fixed = matches!(self.feature, Feature::FixedLen { .. });
+        self.declared_default().filter(|default| is_fixed && default.count() > 0)
+    }
+
+    /// Returns the value behind a record's elements of a sequence; `None`: 0 or the empty string.
+    pub fn padding(&self) -> Option<&DefaultValue> {
+        let is_padded = matches!(self.feature, Feature::FixedLenSequence { .. });
+        self.declared_default().filter(|_| is_padded)
     }
 
     fn declared_default(&self) -> Option<&DefaultValue> {

@@ -134,14 +134,18 @@ impl FeatureTally {
             DType::Int64 => {
                 self.int64.counts.add_size(list.count());
                 let IntegerValues { numbers, labels } = &mut self.int64.values;
-                list.for_each_i64(|value| {
+                let mut values = vec![0; list.count()];
+                list.write_i64(&mut values);
+                for value in values {
                     numbers.add(value);
                     labels.add(&value);
-                });
+                }
             }
             DType::Float32 => {
                 self.float32.counts.add_size(list.count());
-                list.for_each_f32(|value| self.float32.values.add(value));
+                let mut values = vec![0.0; list.count()];
+                list.write_f32(&mut values);
+                values.into_iter().for_each(|value| self.float32.values.add(value));
             }
             DType::Bytes => {
                 self.bytes.counts.add_size(list.count());

@@ -1,7 +1,7 @@
 //! Samples that are made of several records: packs of their tokens, and windows over them.
 
 use shardfeed_tfrecord::encode_footer;
-use shardfeed_tfrecord::example::{FeatureSpec, ListRef, Located, Parts, Value, encode_example};
+use shardfeed_tfrecord::example::{FeatureSpec, ListRef, Parts, Value, encode_example};
 
 use crate::column::{Origin, Plan};
 use crate::record::{Row, RowError, RowFault};
@@ -137,12 +137,8 @@ impl Members {
     ) -> Result<Vec<Vec<Option<ListRef<'a>>>>, RowError> {
         let (mut cells, mut lists) = (vec![], vec![]);
         self.parser.read(record, &mut cells, &mut lists)?;
-        let list = |cell: &Located<'a>| match cell {
-            Located::Present(list) => Some(*list),
-            Located::Default | Located::Missing => None,
-        };
         let Some(unbatch) = self.parser.unbatch() else {
-            return Ok(vec![self.cells.iter().map(|cell| list(&cells[*cell])).collect()]);
+            return Ok(vec![self.cells.iter().map(|cell| cells[*cell]).collect()]);
         };
         let at = |error| RowError::at(record, error);
         let count = unbatch.rows(&cells, &lists).map_err(at)?;
@@ -155,8 +151,8 @@ impl Members {
             }
             let columns = each.iter().zip(&self.cells);
             let of_row = columns.map(|(each, cell)| match each {
-                Some(each) => list(&each[row]),
-                None => list(&cells[*cell]),
+                Some(each) => each[row],
+                None => cells[*cell],
             });
             Ok(of_row.collect())
         };

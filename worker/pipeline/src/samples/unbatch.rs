@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 use shardfeed_tfrecord::example::{
-    DType, DefaultValue, EMPTY_ROWS_MAX, Feature, FeatureSpec, ListRef, Located, ParseError,
-    Partition, PartitionFault, Parts, Steps,
+    DType, DefaultValue, EMPTY_ROWS_MAX, Feature, FeatureSpec, ListRef, ParseError, Partition,
+    PartitionFault, Parts, Steps,
 };
 
 use crate::column::{ColumnKind, Origin, Plan, items};
@@ -151,12 +151,12 @@ enum RowsCell {
 
 impl UnbatchedColumn {
     /// Returns the number of rows of a record.
-    fn rows(&self, cells: &[Located<'_>], lists: &[Steps<'_>]) -> Result<usize, RowFault> {
+    fn rows(&self, cells: &[Option<ListRef<'_>>], lists: &[Steps<'_>]) -> Result<usize, RowFault> {
         let cell = match self.cell {
             RowsCell::List(list) => return Ok(lists[list].steps()),
-            RowsCell::Feature(cell) => &cells[cell],
+            RowsCell::Feature(cell) => cells[cell],
         };
-        let count = present(cell).map_or(0, |list| list.count());
+        let count = cell.map_or(0, |list| list.count());
         let RowShape::Fixed { shape } = &self.row else {
             return Ok(self.lengths(count, cells)?.len());
         };
@@ -170,18 +170,19 @@ impl UnbatchedColumn {
 
     /// Returns the number of values of each row of a feature.
     /// - `count`: number of its values.
-    fn lengths(&self, count: usize, cells: &[Located<'_>]) -> Result<Vec<usize>, RowFault> {
+    fn lengths(&self, count: usize, cells: &[Option<ListRef<'_>>]) -> Result<Vec<usize>, RowFault> {
         let (partition, cell) = match &self.row {
             RowShape::Fixed { shape } => {
                 let length = items(shape);
                 return Ok(vec![length; count / length]);
             }
-            RowShape::Partition(partition, cell) => (partition, &cells[*cell]),
+            RowShape::Partition(partition, cell) => (partition, cells[*cell]),
             RowShape::Step => unreachable!("a list has steps"),
         };
         let (mut numbers, mut lengths, mut empty) = (vec![], vec![], EMPTY_ROWS_MAX);
-        if let Some(list) = present(cell) {
-            list.for_each_i64(|number| numbers.push(number));
+        if let Some(list) = cell {
+            numbers.resize(list.count(), 0);
+            list.write_i64(&mut numbers);
         }
         let parted = partition.part(&numbers, count, &mut empty, &mut lengths);
         parted.map_err(|fault| self.parting(partition.key().unwrap_or_default(), fault))?;
@@ -196,13 +197,13 @@ impl UnbatchedColumn {
     /// Returns the values of each row; `None`: it has none, or not those of its shape.
     fn values<'a>(
         &self,
-        cells: &[Located<'a>],
+        cells: &[Option<ListRef<'a>>],
         lists: &[Steps<'a>],
     ) -> Result<Vec<Option<ListRef<'a>>>, RowFault> {
         match self.cell {
             RowsCell::List(list) => Ok(lists[list].iter().map(|step| self.fitting(step)).collect()),
             RowsCell::Feature(cell) => {
-                let Some(list) = present(&cells[cell]) else {
+                let Some(list) = cells[cell] else {
                     let rows = self.rows(cells, lists)?;
                     return Ok(vec![None; rows]);
                 };
@@ -320,7 +321,7 @@ impl Unbatch {
     /// # Errors  The columns have different numbers of rows.
     pub(crate) fn rows(
         &self,
-        cells: &[Located<'_>],
+        cells: &[Option<ListRef<'_>>],
         lists: &[Steps<'_>],
     ) -> Result<usize, RowFault> {
         let (first, others) = self.columns.split_first().expect("there are columns");
@@ -344,7 +345,7 @@ impl Unbatch {
     pub(crate) fn take<'a>(
         &self,
         row: u32,
-        cells: &mut Vec<Located<'a>>,
+        cells: &mut Vec<Option<ListRef<'a>>>,
         lists: &[Steps<'a>],
         windows: &mut Vec<Window>,
     ) -> Result<(), RowFault> {
@@ -368,16 +369,19 @@ impl Unbatch {
             let values = match (column.cell, &column.row) {
                 (RowsCell::Feature(cell), RowShape::Fixed { shape }) => {
                     let length = items(shape);
-                    present(&cells[cell]).and_then(|list| list.range(row * length, length))
+                    cells[cell].and_then(|list| list.range(row * length, length))
                 }
                 (RowsCell::Feature(cell), _) => {
-                    let list = present(&cells[cell]);
+                    let list = cells[cell];
                     let lengths = column.lengths(list.map_or(0, |list| list.count()), cells)?;
                     list.and_then(|list| list.range(lengths[..row].iter().sum(), lengths[row]))
                 }
                 (RowsCell::List(list), _) => column.fitting(lists[list].iter().nth(row).flatten()),
             };
-            cells.push(column.located(values).ok_or_else(missing)?);
+            if values.is_none() && column.is_required() {
+                return Err(missing());
+            }
+            cells.push(values);
         }
         Ok(())
     }
@@ -388,30 +392,24 @@ impl Unbatch {
     pub(crate) fn each<'a>(
         &self,
         name: &str,
-        cells: &[Located<'a>],
+        cells: &[Option<ListRef<'a>>],
         lists: &[Steps<'a>],
-    ) -> Result<Option<Vec<Located<'a>>>, RowFault> {
+    ) -> Result<Option<Vec<Option<ListRef<'a>>>>, RowFault> {
         let Some(column) = self.columns.iter().find(|column| column.name == name) else {
             return Ok(None);
         };
         let values = column.values(cells, lists)?;
-        let rows = values.len();
-        let located = |(row, values)| {
-            let missing = || RowFault::no_row(name, row, rows);
-            column.located(values).ok_or_else(missing)
-        };
-        values.into_iter().enumerate().map(located).collect::<Result<Vec<_>, _>>().map(Some)
+        match values.iter().position(Option::is_none).filter(|_| column.is_required()) {
+            Some(row) => Err(RowFault::no_row(name, row, values.len())),
+            None => Ok(Some(values)),
+        }
     }
 }
 
 impl UnbatchedColumn {
-    /// Returns the values of a row as those of a feature; `None`: the row lacks some.
-    fn located<'a>(&self, values: Option<ListRef<'a>>) -> Option<Located<'a>> {
-        match (values, &self.row) {
-            (Some(values), _) => Some(Located::Present(values)),
-            (None, RowShape::Fixed { .. }) => None,
-            (None, RowShape::Step | RowShape::Partition(..)) => Some(Located::Missing),
-        }
+    /// True if a row has values in every record.
+    fn is_required(&self) -> bool {
+        matches!(self.row, RowShape::Fixed { .. })
     }
 
     /// True if steps of a list have the values of a row; those of a feature do.
@@ -473,7 +471,7 @@ impl Around {
     pub(crate) fn for_each<'a>(
         &self,
         window: Window,
-        cells: &[Located<'a>],
+        cells: &[Option<ListRef<'a>>],
         lists: &[Steps<'a>],
         visit: &mut dyn FnMut(Option<ListRef<'a>>),
     ) {
@@ -497,26 +495,19 @@ impl Around {
     fn rows<'a>(
         &self,
         rows: Range<usize>,
-        cells: &[Located<'a>],
+        cells: &[Option<ListRef<'a>>],
         lists: &[Steps<'a>],
         visit: &mut dyn FnMut(Option<ListRef<'a>>),
     ) {
         match self.cell {
             RowsCell::Feature(cell) => {
                 let (first, values) = (rows.start * self.values, rows.len() * self.values);
-                visit(present(&cells[cell]).and_then(|list| list.range(first, values)));
+                visit(cells[cell].and_then(|list| list.range(first, values)));
             }
             RowsCell::List(list) => {
                 lists[list].iter().skip(rows.start).take(rows.len()).for_each(visit);
             }
         }
-    }
-}
-
-fn present<'a>(cell: &Located<'a>) -> Option<ListRef<'a>> {
-    match cell {
-        Located::Present(list) => Some(*list),
-        Located::Default | Located::Missing => None,
     }
 }
 

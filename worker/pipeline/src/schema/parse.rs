@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 use shardfeed_tfrecord::check_data;
 use shardfeed_tfrecord::example::{
-    ExampleParser, Feature, FeatureSpec, Located, Partition, SequenceParser, SpecError, Steps,
+    ExampleParser, Feature, FeatureSpec, ListRef, Partition, SequenceParser, SpecError, Steps,
 };
 
 use super::SchemaError;
@@ -107,7 +107,7 @@ impl RecordParser {
     pub(crate) fn read<'a>(
         &self,
         record: &Row<'a>,
-        cells: &mut Vec<Located<'a>>,
+        cells: &mut Vec<Option<ListRef<'a>>>,
         lists: &mut Vec<Steps<'a>>,
     ) -> Result<(), RowError> {
         let data = record.data();
