@@ -51,23 +51,35 @@ impl Definition for Pad {
         if let Some(images) = given.images {
             return images.padded(padding).map(OperatorWork::Images);
         }
+        check_value("value", padding.value, given.forms[0].of_numbers()?.dtype)?;
+        padding.prepare(&given, Padding::too_large)
+    }
+}
+
+impl Padding {
+    /// Prepares the padding of numbers, or of rows of any length.
+    /// - `too_large`: text of the error for an array of this shape, which is larger than the size.
+    pub(super) fn prepare(
+        self,
+        given: &Given<'_>,
+        too_large: fn(&Self, &[usize]) -> String,
+    ) -> Result<OperatorWork, String> {
         let input = given.forms[0].of_numbers()?.clone();
-        check_value("value", self.padding.value, input.dtype)?;
         let own = if given.is_rows { [&[0], &input.shape[..]].concat() } else { input.shape };
-        let padded = self.padding.size.len();
+        let padded = self.size.len();
         if padded == 0 || padded > own.len() {
             return Err(match own.len() {
                 0 => "it takes columns with a dimension; reshape to [1] first".to_owned(),
                 most => format!(
                     "size {:?} has to be 1 to {most} numbers, for the first dimensions",
-                    self.padding.size
+                    self.size
                 ),
             });
         }
-        if !padding.fits(&own) {
-            return Err(padding.too_large(&own).to_string());
+        if !self.fits(&own) {
+            return Err(too_large(&self, &own));
         }
-        let form = Form::numbers(input.dtype, [&padding.size[..], &own[padded..]].concat())?;
+        let form = Form::numbers(input.dtype, [&self.size[..], &own[padded..]].concat())?;
         let (dtype, items) = (input.dtype, form.items());
         Ok(OperatorWork::columns(form, move |inputs, rows, out| {
             with_type!(dtype, T => {
@@ -78,43 +90,35 @@ impl Definition for Pad {
                     if let Input::Rows(_, lengths) = inputs[0] {
                         have[0] = lengths[row] as usize;
                     }
+                    if !self.fits(&have) {
+                        return Err((row, OperatorFault::Record(too_large(&self, &have))));
+                    }
                     let (from, others) = rest.split_at(crate::dtype::items(&have));
                     rest = others;
-                    let out = &mut out[row * items..][..items];
-                    padding.write(from, &have, out).map_err(|fault| (row, fault))?;
+                    self.write(from, &have, &mut out[row * items..][..items]);
                 }
             });
             Ok(())
         }))
     }
-}
 
-impl Padding {
-    fn fits(&self, have: &[usize]) -> bool {
+    /// True if an array is no larger than the size, or is cut.
+    pub(super) fn fits(&self, have: &[usize]) -> bool {
         self.truncate || have.iter().zip(&self.size).all(|(have, size)| have <= size)
     }
 
-    fn too_large(&self, have: &[usize]) -> OperatorFault {
+    pub(super) fn too_large(&self, have: &[usize]) -> String {
         let (found, size) = (&have[..self.size.len()], &self.size);
-        OperatorFault::Record(format!(
+        format!(
             "its shape is {found:?}, larger than size {size:?} of pad; raise size, or set truncate"
-        ))
+        )
     }
 
-    /// Writes a padded array.
+    /// Writes an array that fits, padded.
     /// - `have`: shape of `from`.
-    pub(super) fn write<T: ColumnNumber>(
-        &self,
-        from: &[T],
-        have: &[usize],
-        out: &mut [T],
-    ) -> Result<(), OperatorFault> {
-        if !self.fits(have) {
-            return Err(self.too_large(have));
-        }
+    pub(super) fn write<T: ColumnNumber>(&self, from: &[T], have: &[usize], out: &mut [T]) {
         out.fill(T::from_f64(self.value));
         self.copy(from, &have[..self.size.len()], out, &self.size);
-        Ok(())
     }
 
     /// Copies an array into a larger or smaller one.
@@ -163,7 +167,10 @@ mod tests {
         let from: Vec<i32> = (1..).take(have.iter().product()).collect();
         let inner: usize = have[size.len()..].iter().product();
         let mut out = vec![-1; size.iter().product::<usize>() * inner];
-        padding.write(&from, have, &mut out).map_err(|fault| fault.to_string())?;
+        if !padding.fits(have) {
+            return Err(padding.too_large(have));
+        }
+        padding.write(&from, have, &mut out);
         Ok(out)
     }
 

@@ -387,13 +387,17 @@ impl Chain {
                 return Ok(());
             }
             Finish::Pad(padding) => {
+                let have = [size.height, size.width];
+                if !padding.fits(&have) {
+                    return Err(OperatorFault::Record(padding.too_large(&have)));
+                }
                 let bytes = room(flipped, size.pixels() * view.pixel_bytes)?;
                 turned.copy(view, bytes);
-                let have = [size.height, size.width];
-                return with_type!(self.dtype, T => {
+                with_type!(self.dtype, T => {
                     let out = bytemuck::cast_slice_mut::<u8, T>(out);
-                    padding.write(bytemuck::cast_slice::<u8, T>(bytes), &have, out)
+                    padding.write(bytemuck::cast_slice::<u8, T>(bytes), &have, out);
                 });
+                return Ok(());
             }
             Finish::Resize(to) => to,
         };
