@@ -335,6 +335,16 @@ mod tests {
     }
 
     #[test]
+    fn a_second_filter_makes_the_first_no_deeper() {
+        let outline = Outline::new(Some(features())).unwrap();
+        let deep = format!("{}ordinal{} > 0", "abs(".repeat(49), ")".repeat(49));
+        let first = outline.filter(&deep, None, (&[], &[])).unwrap().text;
+        assert_eq!(first, deep);
+        let both = outline.filter("len(any) > 0", Some(&first), (&[], &[])).unwrap().text;
+        assert_eq!(both, format!("{deep} and len(any) > 0"));
+    }
+
+    #[test]
     fn each_step_has_the_columns_of_its_schema() {
         let operators = [
             operator("label", &json!({"cast": {"input": "label", "dtype": "float32"}})),
