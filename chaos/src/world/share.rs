@@ -24,6 +24,8 @@ pub struct Share {
     release: Option<u64>,
     /// Version of the list when it was released.
     released_version: u64,
+    /// The begun samples of the list before it was sent again, until they are compared.
+    before: Option<Vec<(u64, u64)>>,
 }
 
 /// Error: the list has changed, so the lease is no longer usable.
@@ -45,6 +47,7 @@ impl Share {
             version: 0,
             release: None,
             released_version: 0,
+            before: None,
         }
     }
 
@@ -63,7 +66,7 @@ impl Share {
             wants: if is_short { ahead } else { 0 },
             ahead: 3 * self.batch_size,
             released: self.release,
-            version: self.released_version,
+            version: self.release.map_or(self.version, |_| self.released_version),
             wait_ms: if is_urgent { 0 } else { 300 },
             ..ClaimGroupsRequest::default()
         })
@@ -89,7 +92,10 @@ impl Share {
             self.is_told = true;
         }
         if told.first < asked.known {
-            return Err(Lapsed);
+            // The list is sent again: its begun part must be the same.
+            let begun = self.begun();
+            self.before.get_or_insert(begun);
+            self.list = RankList::new(self.batch_size, told.steps_before);
         }
         if told.first == self.list.pieces().len() as u64 {
             for piece in &told.pieces {
@@ -99,6 +105,12 @@ impl Share {
         }
         told.closed.iter().for_each(|end| self.list.close_at(*end));
         (self.samples, self.ended) = (told.samples, told.ended);
+        if self.list.samples() >= self.started.unwrap_or(0).min(self.samples) {
+            let before = self.before.take();
+            if before.is_some_and(|before| before != self.begun()) {
+                return Err(Lapsed);
+            }
+        }
         if told.version >= self.version {
             (self.horizon, self.version) = (told.horizon, told.version);
         }
@@ -119,6 +131,13 @@ impl Share {
             }
         }
         Ok(())
+    }
+
+    /// Samples of the list that were begun: group and offset of each.
+    fn begun(&self) -> Vec<(u64, u64)> {
+        let end = self.started.unwrap_or(0).min(self.list.samples());
+        let pieces = self.list.pieces_in(0..end);
+        pieces.flat_map(|piece| (piece.from..piece.to).map(move |at| (piece.group, at))).collect()
     }
 
     /// Begins the next batch, if it was granted. Returns its step and its group ranges.

@@ -530,7 +530,7 @@ pub struct ClaimGroupsRequest {
     /// samples beyond `step` that should lie before the horizon; always at least one batch
     #[prost(uint64, tag = "11")]
     pub ahead: u64,
-    /// version of the list that `released` applies to; one for another version changes nothing
+    /// Version of the list that the rank knows. For another one `released` changes nothing, and the whole list is sent.
     #[prost(uint64, tag = "12")]
     pub version: u64,
 }

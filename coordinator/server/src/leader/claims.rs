@@ -482,6 +482,7 @@ fn news(state: &State, case: &PendingClaim) -> News {
     let share = pool.shares.get(&rank);
     let own = share.is_some_and(|share| {
         share.list.pieces().len() as u64 != take.known
+            || take.version.is_some_and(|version| version != share.version)
             || share.revoke_from.is_some()
             || share.list.closed().len() != case.closed
     });

@@ -423,7 +423,7 @@ async fn ask(
     let until = core.host.now() + Duration::from_millis(wait_ms);
     let facts = PoolFacts { groups: 0, samples: 0, at: 0, next: vec![] };
     let wire::ClaimGroupsRequest { started, known, wants, ahead, released, .. } = request;
-    let version = released.map(|_| request.version);
+    let version = (released.is_some() || known > 0).then_some(request.version);
     let take = Claim { lease, epoch, step, started, known, wants, ahead, released, version, facts };
     let (reply, answer) = oneshot::channel();
     let ask = ClaimRequest { take, groups, request_id, until, reply };

@@ -450,7 +450,7 @@ impl Control for GrpcControl {
             wants: take.wants,
             ahead: take.ahead,
             released: take.released.map(|release| release.from),
-            version: take.released.map_or(0, |release| release.version),
+            version: take.version,
             wait_ms: ms_of(take.wait),
         };
         let coordinator = self.session.coordinator();

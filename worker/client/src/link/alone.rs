@@ -105,8 +105,16 @@ mod tests {
     #[test]
     fn samples_of_a_dynamic_job_need_a_coordinator() {
         let wait = Duration::ZERO;
-        let take =
-            Claim { epoch: 0, started: 0, known: 0, wants: 1, ahead: 0, released: None, wait };
+        let take = Claim {
+            epoch: 0,
+            started: 0,
+            known: 0,
+            wants: 1,
+            ahead: 0,
+            released: None,
+            version: 0,
+            wait,
+        };
         let error = Alone.take(&lease(start(None, false)), &take, &mut |_| true).unwrap_err();
         assert_eq!(error.kind, ErrorKind::Invalid);
         assert_eq!(
