@@ -201,7 +201,7 @@ impl OrderArgs {
         // Operators and decoder concern only the features, not the order.
         let of_records = (Records::RecordSpec(Digest::from_bytes([0; 32])), DECODER_NONE);
         // The cursor sets the number of lanes.
-        let identity = contents.identity(&options, of_records, 1);
+        let identity = options.identity(&contents, of_records, 1);
         let mut cursor = match &state {
             None => Cursor::new(identity, start)?,
             Some(state) => {
@@ -214,7 +214,7 @@ impl OrderArgs {
             cursor.set_epoch(epoch)?;
         }
         let (segments, world_size) = (cursor.segments(), cursor.start().world_size);
-        let plans = contents.plans(&options);
+        let plans = options.plans(&contents);
         let plan = plans.plan(cursor.identity(), cursor.epoch(), segments, world_size)?;
         let (limit, balance) = (self.limit, Balance::of(&schema));
         Ok(Order { dataset, contents: Arc::new(contents), cursor, plan, limit, balance })

@@ -301,9 +301,9 @@ fn a_header_that_asks_for_much_gets_nothing() {
              column 2; copy the table again, and leave it alone while it is used",
             "DIR/t.sft: damaged at offset 0: a table has at least one column; copy the table again, \
              and leave it alone while it is used",
-            "DIR/t.sft: damaged at offset 0: its header cannot be read: \"12\" is no digest of a \
-             table: 64 hex digits at line 1 column 85; copy the table again, and leave it alone while \
-             it is used",
+            "DIR/t.sft: damaged at offset 0: its header cannot be read: a digest is 64 hex digits, not \
+             2 characters of `12` at line 1 column 85; copy the table again, and leave it alone while it is \
+             used",
         ]
     );
     let heads: [&[u8]; 3] = [

@@ -3,14 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use shardfeed_plan::{
-    ContentDigest, JobIdentity, ORDER_VERSION, OrderDigest, Records, Shuffle, mixture_digest,
-    order_digest,
-};
-use shardfeed_reader::Plans;
+use shardfeed_plan::{ContentDigest, OrderDigest, mixture_digest, order_digest};
 use shardfeed_source::{Dataset, FileRules, LeftOut, Mixed, SampleMaps};
-
-use crate::options::{LoaderOptions, interleave_default};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardRow {
@@ -104,44 +98,6 @@ impl Contents {
         match &self.samples {
             Some(maps) => maps.counts(),
             None => self.shards.iter().map(|shard| shard.records).collect(),
-        }
-    }
-
-    /// Returns the identity of a job over these contents.
-    /// - `of_records`: digest of its record spec, and the pixel contract that it pins.
-    pub fn identity(
-        &self,
-        options: &LoaderOptions,
-        (records, decoder): (Records, &str),
-        lanes: u64,
-    ) -> JobIdentity {
-        JobIdentity {
-            order: ORDER_VERSION,
-            content: self.content(),
-            shuffle: Shuffle {
-                digest: self.order_digest(),
-                seed: options.seed,
-                enabled: options.shuffle,
-                window: options.shuffle_window,
-                interleave: options
-                    .interleave
-                    .unwrap_or_else(|| interleave_default(options.shuffle)),
-                block_length: options.block_length,
-            },
-            lanes,
-            tail: options.tail,
-            mode: options.mode,
-            records,
-            decoder: decoder.to_owned(),
-        }
-    }
-
-    /// Returns the plans of such a job's epochs.
-    pub fn plans(&self, options: &LoaderOptions) -> Plans {
-        let rules = (options.tail, options.limit);
-        match &self.mixed {
-            Some(mixed) => Plans::of_mixture(Arc::clone(mixed), rules),
-            None => Plans::new(self.counts(), rules),
         }
     }
 }

@@ -12,6 +12,7 @@ mod cluster_port;
 mod contents;
 mod course;
 mod head;
+mod identity;
 mod options;
 
 mod ledger;

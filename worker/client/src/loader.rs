@@ -146,9 +146,9 @@ impl Loader {
         let (mut link, contents) = link::open(setting, progress)?;
         let schemas = DatasetRequest::schemas(&requests, contents.mixed.as_deref())?;
         let of_records = (record_spec.records(), schema.decoder());
-        let identity = contents.identity(&options, of_records, lanes);
+        let identity = options.identity(&contents, of_records, lanes);
         let cursor = Cursor::new(identity, start)?;
-        let plans = Arc::new(contents.plans(&options));
+        let plans = Arc::new(options.plans(&contents));
         let course = course_at(&plans, &cursor, contents.samples());
         let planned = course.as_ref().ok().and_then(Option::as_ref);
         let samples = planned.map_or_else(|| contents.samples(), |plan| plan.samples());

@@ -8,7 +8,7 @@ use shardfeed_tfrecord::example::{
     ExampleParser, Feature, FeatureSpec, ListRef, Partition, SequenceParser, SpecError, Steps,
 };
 
-use super::SchemaError;
+use super::error::SchemaError;
 use crate::column::{ColumnKind, Origin, Plan};
 use crate::dtype::Dtype;
 use crate::record::{Row, RowError};
