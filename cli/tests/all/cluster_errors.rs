@@ -47,7 +47,7 @@ fn addresses_where_nobody_is() {
     "#]].assert_eq(&place.fails(&["status", "--coordinator", "here"]));
     expect![[r#"
         exit 2
-        error: invalid value 'long' for '--timeout <TIME>': write a number and a unit: ms, s, min or h, such as 10s
+        error: invalid value 'long' for '--timeout <TIME>': write a number and a unit: ms, s, min, h or d, such as 10s
 
         For more information, try '--help'.
     "#]].assert_eq(&place.fails(&["status", "--timeout", "long"]));

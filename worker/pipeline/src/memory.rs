@@ -88,7 +88,7 @@ pub enum MemoryError {
          {budget_fits}"
     )]
     Windows {
-        /// What each lane holds.
+        /// Contents of each lane.
         what: &'static str,
         /// Description of the shards.
         shards: &'static str,
