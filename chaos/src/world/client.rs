@@ -25,6 +25,9 @@ use crate::oracle::Oracle;
 /// Time limit of an attempt of the first round; after it another coordinator is asked.
 const ATTEMPT: Duration = Duration::from_millis(500);
 
+/// Longest time limit of an attempt.
+const ATTEMPT_MAX: Duration = Duration::from_secs(4);
+
 /// First and longest pause between attempts.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(300));
 
@@ -193,7 +196,8 @@ impl Cluster {
             }
             let half = backoff.as_millis() as u64 / 2;
             sleep(Duration::from_millis(half + self.dice.pick(0..half + 1))).await;
-            (backoff, attempt) = ((2 * backoff).min(BACKOFF.1), 2 * attempt);
+            backoff = (2 * backoff).min(BACKOFF.1);
+            attempt = (2 * attempt).min(ATTEMPT_MAX);
         }
     }
 

@@ -66,7 +66,8 @@ impl Share {
             wants: if is_short { ahead } else { 0 },
             ahead: 3 * self.batch_size,
             released: self.release,
-            version: self.release.map_or(self.version, |_| self.released_version),
+            version: self.released_version,
+            known_version: Some(self.version),
             wait_ms: if is_urgent { 0 } else { 300 },
             ..ClaimGroupsRequest::default()
         })

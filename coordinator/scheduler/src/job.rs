@@ -185,12 +185,14 @@ impl Job {
 
     /// Removes generations that are no longer kept; returns them.
     ///
-    /// A generation that a rank may continue in is kept regardless of its age and its size. As a
-    /// rank leaves one generation when it moves to another, the job has at most one for each rank.
+    /// The generation from which ranks move to the current one is kept regardless of its size, and
+    /// one that a rank has neither left nor finished also regardless of its age: at most as many of
+    /// these as the job has ranks.
     pub(crate) fn forget(&mut self) -> Vec<Generation> {
         let Some(current) = self.current() else {
             return vec![];
         };
+        let moving = current.by_move.then_some(current.parent).flatten();
         let mut continued_most = current.world_size;
         let earlier = self.generations.range(..current.number);
         let (mut kept, mut ranks) = (0, 0);
@@ -201,7 +203,7 @@ impl Job {
             let fits = kept < GENERATIONS_KEPT
                 && ranks + generation.ranks.len() as u64 <= RANKS_KEPT
                 && dropped.is_empty();
-            if is_continued || fits {
+            if is_continued || fits || moving == Some(*number) {
                 kept += 1;
                 ranks += generation.ranks.len() as u64;
             } else {

@@ -99,7 +99,7 @@ pub struct Running {
     timers: JoinSet<()>,
     scribes: Scribes,
     /// Connections end when this is dropped.
-    _alive: watch::Sender<()>,
+    alive: watch::Sender<()>,
 }
 
 /// The audit's writers. They end last: a call is audited when it ends.
@@ -198,7 +198,7 @@ impl Starting {
             scribes.tasks.shutdown().await;
         }
         let core = entered?;
-        let running = Running { core, grpc, http, stop, servers, timers, scribes, _alive: alive };
+        let running = Running { core, grpc, http, stop, servers, timers, scribes, alive };
         running.settle().await;
         let cluster = running.cluster_id();
         let node = running.core.options.node_id;
@@ -281,6 +281,8 @@ impl Running {
         self.hand_over().await;
         let _ = self.stop.send(true);
         drain(&mut self.servers, "calls", STOP_GRACE).await;
+        // Ends the calls that are left, so that their audit entries are written, too.
+        drop(self.alive);
         drain(&mut self.timers, "tasks", STOP_GRACE).await;
         self.core.node.clone().shutdown().await;
         let _ = self.scribes.stop.send(true);

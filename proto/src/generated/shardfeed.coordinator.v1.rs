@@ -530,9 +530,12 @@ pub struct ClaimGroupsRequest {
     /// samples beyond `step` that should lie before the horizon; always at least one batch
     #[prost(uint64, tag = "11")]
     pub ahead: u64,
-    /// Version of the list that the rank knows. For another one `released` changes nothing, and the whole list is sent.
+    /// version of the list that `released` applies to; one for another version changes nothing
     #[prost(uint64, tag = "12")]
     pub version: u64,
+    /// version of the list that the rank knows; another one is sent whole
+    #[prost(uint64, optional, tag = "13")]
+    pub known_version: ::core::option::Option<u64>,
 }
 /// Group range: outputs \[from, to) of one group of shards of an epoch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -275,7 +275,7 @@ impl Catalog {
             let mut maps = Vec::new();
             for map in &part.maps {
                 maps.extend(get_chunk(&self.session, map.as_bytes(), &mut waiting(progress))?);
-                if !progress(&counted()) {
+                if !progress(&at(ScanStage::Counting)) {
                     return Err(LoadError::Interrupted);
                 }
             }
@@ -310,7 +310,7 @@ impl Catalog {
         let is_in_index = parts.iter().any(|part| part.maps.is_empty());
         let index = self.cache.index.clone().filter(|_| is_in_index);
         let cache = CacheOptions { index, ..self.cache.clone() };
-        Rights::Own.run(&mut |_| progress(&counted()), move |go_on| {
+        Rights::Own.run(&mut |_| progress(&at(ScanStage::Counting)), move |go_on| {
             dataset.known_maps(&program, &cache, &mut |_| go_on(true))
         })
     }
@@ -477,12 +477,16 @@ impl Catalog {
         described: &wire::Dataset,
         progress: OnProgress<'_>,
     ) -> Result<Vec<EntriesChunk>, LoadError> {
-        let mut waiting = waiting(progress);
-        let part = |digest: &Vec<u8>| {
-            let chunk = get_chunk(&self.session, digest, &mut waiting)?;
-            EntriesChunk::decode(&chunk).map_err(invalid)
-        };
-        described.chunks.iter().map(part).collect()
+        let mut parts = Vec::with_capacity(described.chunks.len());
+        for digest in &described.chunks {
+            let chunk = get_chunk(&self.session, digest, &mut waiting(progress))?;
+            parts.push(EntriesChunk::decode(&chunk).map_err(invalid)?);
+            // The coordinators answer: an earlier note no longer holds.
+            if !progress(&at(ScanStage::Listing)) {
+                return Err(LoadError::Interrupted);
+            }
+        }
+        Ok(parts)
     }
 
     fn index(
@@ -545,11 +549,11 @@ fn counting<T: Send + 'static>(
     progress: OnProgress<'_>,
     work: impl FnOnce() -> Result<T, LoadError> + Send + 'static,
 ) -> Result<T, LoadError> {
-    Rights::Own.run(&mut |_| progress(&counted()), |_| work())
+    Rights::Own.run(&mut |_| progress(&at(ScanStage::Counting)), |_| work())
 }
 
-fn counted() -> OpenProgress {
-    OpenProgress { note: String::new(), scan: ScanProgress::at(ScanStage::Counting) }
+fn at(stage: ScanStage) -> OpenProgress {
+    OpenProgress { note: String::new(), scan: ScanProgress::at(stage) }
 }
 
 fn other_content(dataset: &Dataset, name: &str, entry: &FileEntry) -> LoadError {

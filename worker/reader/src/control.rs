@@ -145,7 +145,7 @@ pub struct Claim {
     /// Samples beyond the consumed ones that should lie before the horizon; at least a batch does.
     pub ahead: u64,
     pub released: Option<Release>,
-    /// Version of its list, which `released` cuts.
+    /// Version of its list.
     pub version: u64,
     /// Maximum time that the answer may wait for a change to report.
     pub wait: Duration,

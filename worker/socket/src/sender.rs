@@ -12,8 +12,8 @@ use crate::error::SocketError;
 use crate::frame::{BUFFER_BYTES, FRAME_BYTES_MAX, FrameHeader};
 use crate::wire::{self, Deadline};
 
-/// Approximate maximum wait of [`Sender::send`] for a peer that does not read. The socket buffer
-/// holds some hundred small frames.
+/// Approximate maximum wait of [`Sender::send`] for a peer that does not read; one that reads slowly
+/// may take longer. The socket buffer holds some hundred small frames.
 pub const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Interval at which [`Sender::send_while`] calls `wanted`.

@@ -241,19 +241,17 @@ impl ClaimCheck<'_> {
             pool.close_exhausted(self.rank, self.may_get);
         }
         pool.share_mut(self.rank).open(self.take.ahead);
-        self.tell(pool, truncated, is_current)
+        self.tell(pool, truncated)
     }
 
     /// Returns the changes that the worker does not know yet.
-    /// - `is_current`: it knows a list of the version that the share had before this claim.
-    fn tell(&self, pool: &mut Pool, truncated: Option<u64>, is_current: bool) -> ClaimResult {
+    fn tell(&self, pool: &mut Pool, truncated: Option<u64>) -> ClaimResult {
         let ended = pool.has_ended(self.rank);
         let (first_step, batch_size) = (pool.first_step, pool.batch_size);
         let share = pool.share_mut(self.rank);
         let pieces = share.list.pieces();
-        // A worker that knows more than was reported to it knows another list. The answer that
-        // replaces it may be lost, so that only the version shows this to the next claim.
-        let is_known = self.take.known == 0 || is_current && self.take.known <= share.told;
+        // A worker that knows more than was reported to it knows another list.
+        let is_known = self.take.known <= share.told;
         let truncated = if is_known { truncated } else { Some(0) };
         let known = usize::try_from(self.take.known).unwrap_or(usize::MAX);
         let known = if is_known { known.min(pieces.len()) } else { 0 };

@@ -18,6 +18,8 @@ pub const POLLS_MAX: usize = 16_384;
 pub(crate) struct ClaimRequest {
     /// Its facts are set when it is proposed.
     pub(crate) take: Claim,
+    /// Version of the list that the worker knows.
+    pub(crate) known_version: Option<u64>,
     pub(crate) groups: Arc<Groups>,
     /// Empty if the claim is never repeated.
     pub(crate) request_id: String,

@@ -13,8 +13,8 @@ use shardfeed_plan::dynamic::Groups;
 use shardfeed_proto::WireError;
 use shardfeed_proto::coordinator::v1::{ClaimGroupsResponse, GroupRange};
 use shardfeed_scheduler::{
-    Answer, CLAIMS_MAX, Change, Claim, ClaimResult, EPOCHS_KEPT, Pool, PoolFacts, Refusal,
-    SIZES_TOLD_MAX, State,
+    Answer, CLAIMS_MAX, Change, Claim, ClaimResult, EPOCHS_KEPT, Pool, PoolFacts, RankAssignment,
+    Refusal, SIZES_TOLD_MAX, State,
 };
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -422,7 +422,11 @@ fn prepare(state: &State, cases: &mut [PendingClaim], others: &WantedSamples) ->
         let wanted = told.remove(&key);
         let next = wanted.map(|wanted| sizes(groups, at, wanted)).unwrap_or_default();
         take.facts = PoolFacts { groups: groups.count(), samples: groups.samples(), at, next };
-        take.clone()
+        let is_other = share.is_some_and(|share| knows_another(&case.ask, share));
+        let take = &case.ask.take;
+        // A worker that knows more than was ever reported to it gets the whole list.
+        let known = if is_other { u64::MAX } else { take.known };
+        Claim { known, ..take.clone() }
     };
     cases.iter_mut().map(prepare).collect()
 }
@@ -458,6 +462,12 @@ fn is_behind(state: &State, ask: &ClaimRequest) -> bool {
     cursor_of(state, &ask.take).is_some_and(|cursor| cursor > (ask.take.epoch, ask.take.step))
 }
 
+/// True if the worker knows a list of another version: the answer with this one was lost, and what
+/// was reported to it counts as known.
+fn knows_another(ask: &ClaimRequest, share: &RankAssignment) -> bool {
+    ask.take.known > 0 && ask.known_version.is_some_and(|version| version != share.version)
+}
+
 /// Change that would now be new in the answer to a waiting claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum News {
@@ -482,7 +492,7 @@ fn news(state: &State, case: &PendingClaim) -> News {
     let share = pool.shares.get(&rank);
     let own = share.is_some_and(|share| {
         share.list.pieces().len() as u64 != take.known
-            || take.version.is_some_and(|version| version != share.version)
+            || knows_another(&case.ask, share)
             || share.revoke_from.is_some()
             || share.list.closed().len() != case.closed
     });

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU64;
 
 use shardfeed_proto::coordinator::v1::Context;
 use shardfeed_proto::{COORDINATOR_PROTOCOL, ErrorKind, WireError};
+use shardfeed_scheduler::principal_name;
 
 use super::rights::Effect;
 use super::who::Who;
@@ -28,7 +29,8 @@ pub(crate) struct Caller {
 impl Caller {
     /// Returns the limited principal whose share of the chunks is used; empty for an unlimited one.
     pub(crate) fn owner(&self) -> String {
-        if self.who.scope().is_empty() { String::new() } else { self.principal.clone() }
+        let is_limited = !self.who.scope().is_empty();
+        if is_limited { principal_name(&self.principal).to_owned() } else { String::new() }
     }
 
     /// Validates a context.

@@ -423,10 +423,11 @@ async fn ask(
     let until = core.host.now() + Duration::from_millis(wait_ms);
     let facts = PoolFacts { groups: 0, samples: 0, at: 0, next: vec![] };
     let wire::ClaimGroupsRequest { started, known, wants, ahead, released, .. } = request;
-    let version = (released.is_some() || known > 0).then_some(request.version);
+    let version = released.map(|_| request.version);
     let take = Claim { lease, epoch, step, started, known, wants, ahead, released, version, facts };
     let (reply, answer) = oneshot::channel();
-    let ask = ClaimRequest { take, groups, request_id, until, reply };
+    let known_version = request.known_version;
+    let ask = ClaimRequest { take, known_version, groups, request_id, until, reply };
     core.asks.try_send(ask).map_err(|_| claim_queue::too_many())?;
     Ok(answer)
 }

@@ -72,6 +72,7 @@ pub(crate) fn request(session: u64, lease: &Lease) -> ClaimGroupsRequest {
         ahead: 0,
         released: None,
         version: 0,
+        known_version: None,
         wait_ms: 0,
     }
 }
@@ -141,6 +142,25 @@ async fn every_sample_is_granted_once_and_a_lost_answer_is_repeated() {
         }
     }
     assert_eq!(samples.len(), 500);
+    fixture.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_knows_another_list_gets_this_one_until_it_knows_it() {
+    let mut fixture = Fixture::start().await;
+    let (session, leases) = dynamic(&mut fixture, 2).await;
+    let ask = || ClaimGroupsRequest { wants: 200, ..request(session, &leases[0]) };
+    let first = take(&mut fixture.worker, ask()).await.unwrap();
+    assert_eq!((first.pieces.len(), first.version), (2, 0));
+    // The version of the worker is that of a list under an earlier lease. No answer is remembered.
+    let other = || ClaimGroupsRequest { known: 2, known_version: Some(7), ..ask() };
+    for _ in 0..2 {
+        let answer = take(&mut fixture.worker, other()).await.unwrap();
+        assert_eq!((answer.first, &answer.pieces), (0, &first.pieces));
+    }
+    let knows = ClaimGroupsRequest { known_version: Some(0), ..other() };
+    let answer = take(&mut fixture.worker, knows).await.unwrap();
+    assert_eq!((answer.first, answer.pieces.len()), (2, 0));
     fixture.stop().await;
 }
 

@@ -233,13 +233,16 @@ impl GrpcControl {
 
     /// Ends the lease of the loader of a dynamic job that a start replaces: its samples are granted
     /// again before the new loader gets any.
-    fn end_other(&self, request: &LeaseRequest, waiting: Waiting<'_>) {
-        if let Some(other) = self.other(request) {
-            let shared = Arc::clone(&self.session.shared);
-            let told = tell_last(shared, other.progress(), None, false);
-            let told = async move { tokio::time::timeout(LAST_WORD_WAIT, told).await.is_ok() };
-            let _ = wait(told, || waiting(""));
-        }
+    ///
+    /// # Errors  The caller does not wait any longer.
+    fn end_other(&self, request: &LeaseRequest, waiting: Waiting<'_>) -> Result<(), ControlError> {
+        let Some(other) = self.other(request) else {
+            return Ok(());
+        };
+        let shared = Arc::clone(&self.session.shared);
+        let told = tell_last(shared, other.progress(), None, false);
+        let told = async move { tokio::time::timeout(LAST_WORD_WAIT, told).await.is_ok() };
+        wait(told, || waiting("")).map(drop)
     }
 
     /// Leaves the cluster after the final positions and errors of its ranks are reported. Waits for
@@ -366,7 +369,7 @@ impl Control for GrpcControl {
                 drop(self.left.lock().remove(&(request.job.clone(), request.rank)));
                 self.await_ending(request, LAST_WORD_WAIT, waiting);
                 if is_dynamic {
-                    self.end_other(request, waiting);
+                    self.end_other(request, waiting)?;
                 }
             }
         }
@@ -450,7 +453,8 @@ impl Control for GrpcControl {
             wants: take.wants,
             ahead: take.ahead,
             released: take.released.map(|release| release.from),
-            version: take.version,
+            version: take.released.map_or(0, |release| release.version),
+            known_version: Some(take.version),
             wait_ms: ms_of(take.wait),
         };
         let coordinator = self.session.coordinator();

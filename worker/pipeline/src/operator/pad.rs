@@ -135,6 +135,11 @@ impl Padding {
             return;
         }
         let (step, out_step) = (from.len() / have, out.len() / size);
+        if inner_size.is_empty() {
+            let common = have.min(size) * step;
+            out[place * step..][..common].copy_from_slice(&from[first * step..][..common]);
+            return;
+        }
         for at in 0..have.min(size) {
             let from = &from[(first + at) * step..][..step];
             let out = &mut out[(place + at) * out_step..][..out_step];

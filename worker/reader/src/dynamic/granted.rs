@@ -156,7 +156,7 @@ impl Granted {
             wants: if is_short { lookahead } else { 0 },
             ahead,
             released: self.release,
-            version: self.release.map_or(self.version, |release| release.version),
+            version: self.version,
             wait: if is_urgent { Duration::ZERO } else { WAIT },
         })
     }

@@ -20,6 +20,8 @@ pub(crate) struct KeptObjects {
     /// Folder of the logs; `None`: this host keeps nothing.
     folder: Option<PathBuf>,
     options: CacheOptions,
+    /// True if a damaged object of the index counts as missing.
+    is_of_hints: bool,
     /// Opened when they are needed, by their paths.
     logs: Lock<BTreeMap<PathBuf, Arc<ObjectLog>>>,
 }
@@ -27,7 +29,12 @@ pub(crate) struct KeptObjects {
 impl KeptObjects {
     pub(crate) fn new(options: &CacheOptions) -> Self {
         let (folder, options) = (options.folder.folder(), options.clone());
-        Self { folder, options, logs: Lock::default() }
+        Self { folder, options, is_of_hints: false, logs: Lock::default() }
+    }
+
+    /// Objects that are written again at the next start: a damaged one counts as missing.
+    pub(crate) fn of_hints(options: &CacheOptions) -> Self {
+        Self { is_of_hints: true, ..Self::new(options) }
     }
 
     /// True if this host keeps objects.
@@ -119,7 +126,7 @@ impl KeptObjects {
                 let Some(object) = object else { continue };
                 if take(*number, name, &object)? {
                     self.keep(kind, [(name, object)]);
-                } else if !index.is_filling {
+                } else if !index.is_filling && !self.is_of_hints {
                     return Err(index.damaged(in_index));
                 }
             }

@@ -38,6 +38,9 @@ const LOCK_WAIT_MAX: Duration = Duration::from_secs(30);
 /// Interval at which a waiting process retries the lock.
 const LOCK_POLL: Duration = Duration::from_millis(1);
 
+/// Time without growth after which an incomplete object counts as one of a process that died.
+const APPEND_WAIT: Duration = Duration::from_millis(50);
+
 /// Maximum number of files that are kept open.
 const OPEN_MAX: usize = 16;
 
@@ -205,7 +208,11 @@ impl ObjectLog {
             return Ok(true);
         }
         // Or another host appends it now, which must not continue in the middle of other objects.
-        self.rewrite(known)?;
+        let bytes = file.metadata()?.len();
+        std::thread::sleep(APPEND_WAIT);
+        if file.metadata()?.len() == bytes {
+            self.rewrite(known)?;
+        }
         Ok(false)
     }
 

@@ -66,7 +66,7 @@ pub fn keep_dataset(
 
 /// Returns the name that [`keep_dataset`] kept.
 ///
-/// # Errors  The index cannot be read, or is damaged; `Interrupted`.
+/// # Errors  The index cannot be read; `Interrupted`.
 pub fn kept_dataset(
     patterns: &[String],
     (rules, program): (FileRules, &[u8]),
@@ -102,7 +102,7 @@ fn kept(
     go_on: &mut dyn FnMut() -> bool,
 ) -> Result<Option<Vec<u8>>, LoadError> {
     let decode = |object: &[u8]| kind.decode(name, object).map(<[u8]>::to_vec);
-    KeptObjects::new(cache).find(kind, name, go_on, decode)
+    KeptObjects::of_hints(cache).find(kind, name, go_on, decode)
 }
 
 impl Dataset {
@@ -130,7 +130,7 @@ impl Dataset {
     /// Returns the dataset of files that `patterns` named before, without the files; `None` if their
     /// records or samples are not kept, or those of other files under their names are.
     ///
-    /// # Errors  The index cannot be read, or is damaged; `Interrupted`.
+    /// # Errors  The index cannot be read; `Interrupted`.
     pub fn kept(
         patterns: &[String],
         rules: FileRules,

@@ -65,28 +65,6 @@ fn takes_of_one_command_are_answered_one_by_one() {
 }
 
 #[test]
-fn a_worker_that_knows_another_list_gets_this_one_until_it_knows_it() {
-    let (mut fixture, _) = two();
-    let before = taken(&mut fixture, 0, 0, 15);
-    let job = fixture.state.jobs.by_name.get_mut(JOB).unwrap();
-    let pool = job.generations.get_mut(&0).unwrap().pools.get_mut(&0).unwrap();
-    pool.give_back(0, 10, 0);
-    pool.hand_over(0);
-    let old = Claim { known: 2, version: Some(before.version), ..take_of(&fixture, 0, 15) };
-    // The first answer is lost, and nothing else remembers it.
-    let mut answers = vec![];
-    for _ in 0..2 {
-        answers.push(takes(&mut fixture, vec![old.clone()]).remove(0).unwrap());
-    }
-    let [lost, answer] = &answers[..] else { unreachable!() };
-    assert_eq!(lost, answer);
-    assert_eq!((answer.truncated, answer.pieces.len()), (Some(0), 2));
-    let knows = Claim { version: Some(answer.version), ..old };
-    let answer = takes(&mut fixture, vec![knows]).remove(0).unwrap();
-    assert_eq!((answer.truncated, answer.pieces.len()), (None, 0));
-}
-
-#[test]
 fn what_cannot_be_is_refused_and_changes_nothing() {
     let (mut fixture, _) = two();
     taken(&mut fixture, 0, 0, 15);

@@ -22,8 +22,8 @@ pub struct Claim {
     /// Position from which on the worker gives back the list; not below `started`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub released: Option<u64>,
-    /// Version of the list that the worker knows. A late copy of a claim cuts no later list, and a
-    /// worker that knows another list gets this one whole. `None`: it knows none.
+    /// Version of the list that `released` cuts: a late copy of a claim cuts no later list. `None`
+    /// in claims of earlier releases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u64>,
     pub facts: PoolFacts,
