@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -221,6 +222,89 @@ def test_an_error_between_renames_leaves_what_was(
         sf.write_dataset(records(1000), tmp_path, shard_bytes=10_000, force=True)
     monkeypatch.undo()
     assert content(tmp_path) == before
+
+
+@pytest.mark.parametrize(("gone", "come"), [(0, 0), (2, 0), (3, 0), (3, 1), (3, 2)])
+@pytest.mark.parametrize("force", [False, True])
+def test_old_shards_return_after_a_kill_between_renames(tmp_path: Path, gone: int, come: int, force: bool) -> None:
+    """- `gone`: old shards that were aside.
+    - `come`: new ones that had their names.
+    """
+    out, staging = tmp_path / "out", tmp_path / "out/.data.writing"
+    (staging / "replaced").mkdir(parents=True)
+    (staging / "locked").touch()
+    (out / "kept").write_text("kept")
+    for shard in range(3):
+        name = f"data-{shard:05}-of-00003.tfrecord"
+        ((staging / "replaced" if shard < gone else out) / name).write_text("old")
+    new = [f"data-{shard:05}-of-00002.tfrecord" for shard in range(2)]
+    for shard, name in enumerate(new):
+        ((out if shard < come else staging) / name).write_text("new")
+    if gone == 3:
+        (staging / "names").write_text("\n".join([*new, "kept"]))
+    if force:
+        with pytest.raises(ZeroDivisionError):
+            sf.write_dataset((bytes([1 // 0]) for _ in range(1)), out, force=True)
+    else:
+        with pytest.raises(sf.ConfigError, match="already holds 3 files with the prefix 'data'"):
+            sf.write_dataset([b"x"], out)
+    expected = {f"data-{shard:05}-of-00003.tfrecord": b"old" for shard in range(3)}
+    assert content(out) == expected | {"kept": b"kept"}
+
+
+def test_a_kill_after_the_last_rename_keeps_the_new_shards(tmp_path: Path) -> None:
+    sf.write_dataset([b"new"], tmp_path)
+    before, staging = content(tmp_path), tmp_path / ".data.writing"
+    (staging / "obsolete").mkdir(parents=True)
+    (staging / "locked").touch()
+    (staging / "obsolete/data-00000-of-00002.tfrecord").write_text("old")
+    with pytest.raises(sf.ConfigError, match="already holds 1 files"):
+        sf.write_dataset([b"x"], tmp_path)
+    assert content(tmp_path) == before
+    assert not staging.exists()
+
+
+def test_shards_that_cannot_be_moved_back_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sf.write_dataset([b"old"], tmp_path)
+    before, rename, shard = content(tmp_path), Path.rename, "data-00000-of-00001.tfrecord"
+
+    def broken(source: Path, target: Path) -> Path:
+        if target == tmp_path / shard:
+            raise OSError("broken disk")
+        return rename(source, target)
+
+    monkeypatch.setattr(Path, "rename", broken)
+    with pytest.raises(sf.ConfigError, match=r"the shards in .*/\.data\.writing cannot be moved back: broken disk; keep"):
+        sf.write_dataset([b"new"], tmp_path, force=True)
+    with pytest.raises(sf.ConfigError, match=r"cannot move back the shards in .*/\.data\.writing: broken disk"):
+        sf.write_dataset([b"new"], tmp_path, force=True)
+    monkeypatch.undo()
+    assert os.listdir(tmp_path) == [".data.writing"]
+    with pytest.raises(sf.ConfigError, match="already holds 1 files"):
+        sf.write_dataset([b"new"], tmp_path)
+    assert content(tmp_path) == before
+
+
+def test_a_folder_that_cannot_be_marked_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Path, "touch", full)
+    with pytest.raises(OSError, match="disk full"):
+        sf.write_dataset([b"x"], tmp_path)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_file_system_without_locks_keeps_the_lock_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unsupported(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr("shardfeed.staging.fcntl.flock", unsupported)
+    assert read(sf.write_dataset([b"x"], tmp_path)) == [[b"x"]]
+    assert sorted(os.listdir(tmp_path)) == [".data.lock", "data-00000-of-00001.tfrecord"]
+    monkeypatch.undo()
+    sf.write_dataset([b"x"], tmp_path, force=True)
+    assert os.listdir(tmp_path) == ["data-00000-of-00001.tfrecord"]
 
 
 def test_shards_that_are_there_stay_or_are_replaced_whole(tmp_path: Path) -> None:

@@ -14,6 +14,13 @@ use crate::problem::Problem;
 /// Marks a locked staging folder, to tell it from one left by a process without a lock.
 const MARK: &str = "locked";
 
+/// Folder of the shards that are being replaced, until all new ones have their names.
+const ASIDE: &str = "replaced";
+
+/// List of the new shards' names, one a line; written before the first of them gets its name, when
+/// all old ones are aside.
+const LISTED: &str = "names";
+
 #[derive(Debug)]
 pub(crate) struct ShardNames {
     prefix: String,
@@ -35,7 +42,7 @@ impl ShardNames {
 }
 
 /// A hidden folder in the output folder, for one process at a time; removed with its contents when
-/// dropped.
+/// dropped, unless it holds old shards that could not be moved back.
 ///
 /// Python's `shardfeed.staging` has the same folder and the same lock, so that they exclude each
 /// other.
@@ -52,7 +59,8 @@ pub(crate) struct Staging {
 }
 
 impl Staging {
-    /// Creates the folder.
+    /// Creates the folder. If a process was killed while it replaced shards, the old ones are moved
+    /// back before.
     ///
     /// # Errors
     /// Another process writes such shards, or one was killed while writing without a lock. Without
@@ -60,6 +68,14 @@ impl Staging {
     pub(crate) fn new(out_dir: &Path, prefix: &str, force: bool) -> anyhow::Result<Self> {
         let made = MadeFolders::of(out_dir);
         let lock = WriteLock::of(out_dir, prefix)?;
+        let folder = out_dir.join(format!(".{prefix}.writing"));
+        // This process has the lock, so the process that made a marked folder was killed.
+        if folder.exists() && (force || lock.is_some() && folder.join(MARK).exists()) {
+            restore(&folder, out_dir, prefix)
+                .with_context(|| format!("cannot move back the shards in {}", folder.display()))?;
+            fs::remove_dir_all(&folder)
+                .with_context(|| format!("cannot remove {}", folder.display()))?;
+        }
         let old = files_in(out_dir, prefix)
             .with_context(|| format!("cannot read {}", out_dir.display()))?;
         if let (Some(first), false) = (old.first(), force) {
@@ -72,8 +88,7 @@ impl Staging {
                 .hint("name another --prefix or folder, or replace them with --force")
                 .into());
         }
-        let folder = out_dir.join(format!(".{prefix}.writing"));
-        make(&folder, force, lock.is_some())?;
+        make(&folder, lock.is_some())?;
         Ok(Self { out_dir: out_dir.to_path_buf(), folder, old, _lock: lock, _made: made })
     }
 
@@ -82,41 +97,54 @@ impl Staging {
     ///
     /// Returns the output folder.
     pub(crate) fn publish(self, names: &ShardNames) -> anyhow::Result<PathBuf> {
-        let Self { out_dir, folder, old, .. } = &self;
-        let aside = folder.join("replaced");
-        fs::create_dir(&aside).with_context(|| format!("cannot make {}", aside.display()))?;
-        let new = (0..names.shards).map(|shard| names.name(shard));
-        let new = new.map(|name| (folder.join(&name), out_dir.join(&name)));
-        let old = old.iter().map(|name| (out_dir.join(name), aside.join(name)));
-        let moves: Vec<_> = old.chain(new).collect();
-        let mut moved = 0;
-        let mut move_all = || {
-            for (from, to) in &moves {
-                fs::rename(from, to).with_context(|| {
-                    format!("cannot move {} to {}", from.display(), to.display())
-                })?;
-                moved += 1;
+        let Self { out_dir, folder, .. } = &self;
+        self.move_all(names).map_err(|error| match restore(folder, out_dir, &names.prefix) {
+            Ok(()) => error,
+            Err(also) => {
+                let folder = folder.display();
+                let what =
+                    format!("{error:#}; the shards in {folder} cannot be moved back: {also}");
+                let hint = "keep that folder: the next call with this --prefix moves them back";
+                Problem::failed(what).hint(hint).into()
             }
-            let context = || format!("cannot write {}", out_dir.display());
-            // The names are durable once the folder is synced.
-            File::open(out_dir).and_then(|folder| folder.sync_all()).with_context(context)?;
-            out_dir.canonicalize().with_context(context)
+        })
+    }
+
+    fn move_all(&self, names: &ShardNames) -> anyhow::Result<PathBuf> {
+        let Self { out_dir, folder, old, .. } = self;
+        let rename = |from: &Path, to: &Path| {
+            fs::rename(from, to)
+                .with_context(|| format!("cannot move {} to {}", from.display(), to.display()))
         };
-        let published = move_all();
-        if published.is_err() {
-            for (from, to) in moves[..moved].iter().rev() {
-                // The first error is the one to report.
-                let _ = fs::rename(to, from);
-            }
+        let aside = folder.join(ASIDE);
+        fs::create_dir(&aside).with_context(|| format!("cannot make {}", aside.display()))?;
+        for name in old {
+            rename(&out_dir.join(name), &aside.join(name))?;
         }
-        published
+        let new: Vec<_> = (0..names.shards).map(|shard| names.name(shard)).collect();
+        let listed = folder.join(LISTED);
+        fs::write(&listed, new.join("\n"))
+            .with_context(|| format!("cannot write {}", listed.display()))?;
+        for name in &new {
+            rename(&folder.join(name), &out_dir.join(name))?;
+        }
+        let context = || format!("cannot write {}", out_dir.display());
+        // The names are durable once the folder is synced.
+        File::open(out_dir).and_then(|folder| folder.sync_all()).with_context(context)?;
+        let published = out_dir.canonicalize().with_context(context)?;
+        // From here on the old shards are not moved back.
+        rename(&aside, &folder.join("obsolete"))?;
+        Ok(published)
     }
 }
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        // An error cannot be reported here; the next process that writes here finds the folder.
-        let _ = fs::remove_dir_all(&self.folder);
+        // Old shards that could not be moved back stay for the next process that writes here.
+        if matches!(fs::exists(self.folder.join(ASIDE)), Ok(false)) {
+            // An error cannot be reported here; the next process finds the folder.
+            let _ = fs::remove_dir_all(&self.folder);
+        }
     }
 }
 
@@ -159,7 +187,13 @@ impl WriteLock {
             fs::create_dir_all(out_dir)
                 .with_context(|| format!("cannot make {}", out_dir.display()))?;
             let file = File::options().write(true).create(true).truncate(false).open(&path);
-            let file = file.with_context(|| format!("cannot make {}", path.display()))?;
+            let file = match file {
+                // That holder removed the folder only now. A link may lead nowhere for ever.
+                Err(error) if error.kind() == io::ErrorKind::NotFound && !path.is_symlink() => {
+                    continue;
+                }
+                file => file.with_context(|| format!("cannot make {}", path.display()))?,
+            };
             match file.try_lock() {
                 Ok(()) if is_at(&file, &path) => return Ok(Some(Self { path, _file: file })),
                 // The previous holder has removed the file.
@@ -172,10 +206,8 @@ impl WriteLock {
                     let hint = "wait for it, or name another --prefix";
                     return Err(Problem::failed(what).hint(hint).into());
                 }
-                Err(TryLockError::Error(_)) => {
-                    let _ = fs::remove_file(&path);
-                    return Ok(None);
-                }
+                // The file may be the lock of a process on another host, and stays.
+                Err(TryLockError::Error(_)) => return Ok(None),
             }
         }
     }
@@ -193,14 +225,39 @@ fn is_at(file: &File, path: &Path) -> bool {
     matches!((file.metadata(), fs::metadata(path)), (Ok(file), Ok(named)) if id(&file) == id(&named))
 }
 
-/// Creates the folder.
-/// - `is_locked`: this process has the lock, so the process that made a marked folder was killed.
-fn make(folder: &Path, force: bool, is_locked: bool) -> anyhow::Result<()> {
-    let context = || format!("cannot make {}", folder.display());
-    let mark = folder.join(MARK);
-    if folder.exists() && (force || is_locked && mark.exists()) {
-        fs::remove_dir_all(folder).with_context(context)?;
+/// Undoes a `publish` that did not end, also that of a killed process; may be repeated.
+fn restore(folder: &Path, out_dir: &Path, prefix: &str) -> io::Result<()> {
+    let is_missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+    let (aside, listed) = (folder.join(ASIDE), folder.join(LISTED));
+    let old = match fs::read_dir(&aside) {
+        Err(error) if is_missing(&error) => return Ok(()),
+        old => old?.collect::<io::Result<Vec<_>>>()?,
+    };
+    match fs::read(&listed) {
+        Err(error) if is_missing(&error) => {}
+        names => {
+            // The list may have been cut.
+            let names = String::from_utf8_lossy(&names?).into_owned();
+            for name in names.lines().filter(|name| is_of_dataset(name, prefix)) {
+                match fs::remove_file(out_dir.join(name)) {
+                    Err(error) if is_missing(&error) => {}
+                    removed => removed?,
+                }
+            }
+            // The names that follow are those of old shards.
+            fs::remove_file(&listed)?;
+        }
     }
+    for entry in old {
+        fs::rename(entry.path(), out_dir.join(entry.file_name()))?;
+    }
+    fs::remove_dir(&aside)
+}
+
+/// Creates the folder.
+/// - `is_locked`: this process has the lock.
+fn make(folder: &Path, is_locked: bool) -> anyhow::Result<()> {
+    let context = || format!("cannot make {}", folder.display());
     match fs::create_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let what = format!(
@@ -212,26 +269,32 @@ fn make(folder: &Path, force: bool, is_locked: bool) -> anyhow::Result<()> {
         }
         made => made.with_context(context)?,
     }
-    if is_locked {
-        File::create(&mark).with_context(context)?;
+    if is_locked && let Err(error) = File::create(folder.join(MARK)) {
+        // Without a mark, it would be in the way of the next process.
+        let _ = fs::remove_dir(folder);
+        return Err(error).with_context(context);
     }
     Ok(())
 }
 
 /// Returns the names in `folder` that a dataset with this prefix could have, sorted.
 fn files_in(folder: &Path, prefix: &str) -> io::Result<Vec<String>> {
-    // Python's `from_arrays` and `from_generator` describe the shards in this file.
-    let description = format!("{prefix}.shardfeed.json");
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
         if let Ok(name) = entry?.file_name().into_string()
-            && (is_shard(&name, prefix) || name == description)
+            && is_of_dataset(&name, prefix)
         {
             found.push(name);
         }
     }
     found.sort();
     Ok(found)
+}
+
+/// True if a dataset with this prefix could have a file of this name.
+fn is_of_dataset(name: &str, prefix: &str) -> bool {
+    // Python's `from_arrays` and `from_generator` describe the shards in a file.
+    is_shard(name, prefix) || name.strip_prefix(prefix) == Some(".shardfeed.json")
 }
 
 fn is_shard(name: &str, prefix: &str) -> bool {
@@ -311,6 +374,72 @@ mod tests {
     }
 
     #[test]
+    fn old_shards_return_after_a_kill_between_renames() {
+        let old = ShardNames::new("a", 3, Compression::None);
+        let new = ShardNames::new("a", 2, Compression::None);
+        // Number of old shards that were aside, and of new ones that had their names.
+        for (gone, come) in [(0, 0), (2, 0), (3, 0), (3, 1), (3, 2)] {
+            let place = tempfile::tempdir().unwrap();
+            let (out, staging) = (place.path(), place.path().join(".a.writing"));
+            fs::create_dir_all(staging.join(ASIDE)).unwrap();
+            fs::write(staging.join(MARK), "").unwrap();
+            fs::write(out.join("b"), "other").unwrap();
+            for shard in 0..3 {
+                let folder = if shard < gone { &staging.join(ASIDE) } else { out };
+                fs::write(folder.join(old.name(shard)), "old").unwrap();
+            }
+            if gone == 3 {
+                let names = [new.name(0), new.name(1), "b".to_owned()].join("\n");
+                fs::write(staging.join(LISTED), names).unwrap();
+            }
+            for shard in 0..2 {
+                let folder = if shard < come { out } else { &staging };
+                fs::write(folder.join(new.name(shard)), "new").unwrap();
+            }
+            let text = problem::text(&Staging::new(out, "a", false).unwrap_err());
+            assert!(text.contains("already holds 3 files with the prefix `a`"), "{text}");
+            let mut left: Vec<_> = (0..3).map(|at| (old.name(at), "old".to_owned())).collect();
+            left.push(("b".to_owned(), "other".to_owned()));
+            assert_eq!(content(out), left, "{gone} aside, {come} new");
+        }
+    }
+
+    #[test]
+    fn new_shards_remain_after_a_kill_behind_the_last_rename() {
+        let place = tempfile::tempdir().unwrap();
+        let (out, staging) = (place.path(), place.path().join(".a.writing"));
+        let names = ShardNames::new("a", 1, Compression::None);
+        fs::write(out.join(names.name(0)), "new").unwrap();
+        fs::create_dir_all(staging.join("obsolete")).unwrap();
+        fs::write(staging.join(MARK), "").unwrap();
+        fs::write(staging.join(LISTED), names.name(0)).unwrap();
+        fs::write(staging.join("obsolete").join(names.name(0)), "old").unwrap();
+        drop(Staging::new(out, "a", true).unwrap());
+        assert_eq!(content(out), [(names.name(0), "new".to_owned())]);
+    }
+
+    #[test]
+    fn shards_that_cannot_be_moved_back_are_kept() {
+        let place = tempfile::tempdir().unwrap();
+        let out = place.path();
+        let names = ShardNames::new("a", 2, Compression::None);
+        fs::write(out.join(names.name(0)), "old").unwrap();
+        let before = content(out);
+        let staging = Staging::new(out, "a", true).unwrap();
+        // No shard, but a folder, which restoring does not remove; the second shard is missing.
+        fs::create_dir(staging.folder.join(names.name(0))).unwrap();
+        let text = problem::text(&staging.publish(&names).unwrap_err());
+        assert!(text.starts_with("error: cannot move "), "{text}");
+        assert!(text.contains("/.a.writing cannot be moved back: "), "{text}");
+        assert!(text.contains("hint: keep that folder: "), "{text}");
+        let error = Staging::new(out, "a", true).unwrap_err();
+        assert!(error.to_string().starts_with("cannot move back the shards in "), "{error}");
+        fs::remove_dir(out.join(names.name(0))).unwrap();
+        drop(Staging::new(out, "a", true).unwrap());
+        assert_eq!(content(out), before);
+    }
+
+    #[test]
     fn one_process_at_a_time_writes_a_prefix() {
         let place = tempfile::tempdir().unwrap();
         let out = place.path().join("deep/out");
@@ -321,7 +450,7 @@ mod tests {
         }
         assert!(first.folder.exists());
         drop(Staging::new(&out, "b", false).unwrap());
-        // The locked folder of a killed process is in no one's way.
+        // The locked folder of a killed process does not block a new writer.
         let (folder, lock) = (first.folder.clone(), out.join(".a.lock"));
         drop(first);
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0, "all folders are removed");
