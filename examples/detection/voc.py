@@ -28,6 +28,8 @@ import shardfeed as sf
 #: Maximum size of an annotation, bytes; one object takes about 300.
 FILE_BYTES_MAX = 4 << 20
 SIDES = ("xmin", "ymin", "xmax", "ymax")
+#: JPEGs that decoders read: baseline, extended or progressive, Huffman or arithmetic coding.
+FRAMES = (0xC0, 0xC1, 0xC2, 0xC9, 0xCA)
 
 
 class InvalidInputError(ValueError):
@@ -37,7 +39,7 @@ class InvalidInputError(ValueError):
         super().__init__(f"{path}: {what}\nhint: {hint}")
 
 
-@dataclass
+@dataclass(slots=True)
 class Object:
     """A box, and its class; `sides`: as `SIDES`, as parts of the image's width and height."""
 
@@ -47,7 +49,7 @@ class Object:
     sides: tuple[float, ...]
 
 
-@dataclass
+@dataclass(slots=True)
 class Annotation:
     """Width and height of an image in pixels, and its objects."""
 
@@ -66,8 +68,13 @@ def parse(data: bytes) -> Annotation:
         raise ValueError(f"is written in `{declared[1]}`, not in UTF-8")
     if "<!DOCTYPE" in text:
         raise ValueError("has a document type, which annotations need not have")
-    if (root := ElementTree.fromstring(text)).tag != "annotation":
+    root = ElementTree.fromstring(text)
+    namespace = root.tag[: root.tag.find("}") + 1]
+    if root.tag != f"{namespace}annotation":
         raise ValueError(f"has <{root.tag}> where a single <annotation> is expected")
+    if namespace:
+        for each in root.iter():
+            each.tag = each.tag.removeprefix(namespace)
     width, height = (pixels(content(root, f"size/{side}")) for side in ("width", "height"))
     # Parts of an object have their own names and boxes, one level deeper.
     objects = [object_of(number, each, width, height) for number, each in enumerate(root.findall("object"), 1)]
@@ -92,10 +99,10 @@ def pixels(text: str) -> int:
 
 def coordinate(text: str) -> float:
     is_number = re.fullmatch(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]+)?", text, re.IGNORECASE)
-    place = float(text) if is_number else math.nan
-    if not math.isfinite(place):
-        raise ValueError(f"has {text!r} for a place in pixels")
-    return place
+    number = float(text) if is_number else math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"has {text!r} for a coordinate in pixels")
+    return number
 
 
 def flag(text: str) -> int:
@@ -112,6 +119,8 @@ def object_of(number: int, element: ElementTree.Element, width: int, height: int
         difficult, truncated = (flag(content(element, of, "0")) for of in ("difficult", "truncated"))
         if not name:
             raise ValueError("has no <name>")
+        if not name.isprintable():
+            raise ValueError(f"its name {name!r} has characters that are not printable")
         for least, most, size, axis in ((xmin, xmax, width, "x"), (ymin, ymax, height, "y")):
             sides = f"{axis}min {least:g}, {axis}max {most:g}"
             if least >= most:
@@ -120,7 +129,8 @@ def object_of(number: int, element: ElementTree.Element, width: int, height: int
                 raise ValueError(f"its box of `{name}` is not inside of the image: {sides}, of {size} pixels")
     except ValueError as error:
         raise ValueError(f"object {number}: {error}") from None
-    return Object(name, difficult, truncated, (xmin / width, ymin / height, xmax / width, ymax / height))
+    # Images share the names of their classes.
+    return Object(sys.intern(name), difficult, truncated, (xmin / width, ymin / height, xmax / width, ymax / height))
 
 
 def read_annotation(path: Path) -> Annotation:
@@ -135,6 +145,7 @@ def read_annotation(path: Path) -> Annotation:
 
 def image_size(path: Path, data: bytes) -> tuple[str, int, int]:
     """Returns the format, the width and the height of an image, from its header."""
+    hint = "leave it out of the list, or convert it to JPEG or PNG"
     if data[:8] == b"\x89PNG\r\n\x1a\n" and data[12:16] == b"IHDR" and len(data) >= 24:
         width, height = struct.unpack_from(">II", data, 16)
         return "png", width, height
@@ -143,25 +154,54 @@ def image_size(path: Path, data: bytes) -> tuple[str, int, int]:
         marker, length = struct.unpack_from(">BH", data, at + 1)
         # SOF0 to SOF15; in between are the markers of other tables.
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            height, width = struct.unpack_from(">HH", data, at + 5)
-            return "jpeg", width, height
+            precision, height, width = struct.unpack_from(">BHH", data, at + 4)
+            if marker in FRAMES and precision == 8:
+                return "jpeg", width, height
+            raise InvalidInputError(path, "a JPEG that is lossless, hierarchical, or not of 8 bits", hint)
         # A marker may be preceded by any number of bytes 0xff.
         at += 1 if marker == 0xFF else 2 + length
-    hint = "leave it out of the list, or convert it to JPEG or PNG"
     raise InvalidInputError(path, "neither JPEG nor PNG, or its header is damaged", hint)
+
+
+def read_lines(path: Path) -> list[tuple[int, str]]:
+    """Returns the lines of a text that are not empty, with their numbers."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        # Without the byte order mark, which has no line end.
+        number = error.object.count(b"\n", 0, error.start) + 1
+        raise InvalidInputError(path, f"line {number}: not UTF-8", "save the file as UTF-8") from None
+    lines = enumerate(re.split("\r\n?|\n", text), 1)
+    return [(number, line.rstrip()) for number, line in lines if line.strip()]
 
 
 def read_list(path: Path) -> list[tuple[str, str | None]]:
     """Returns the path and the label of each image."""
-    text = path.read_text("utf-8-sig")
-    label = r"(.*\S)\s*\t\s*(.+)" if "\t" in text else r"(.*\S) +([+-]?[0-9]+)"
-    lines = [line.rstrip() for line in text.split("\n") if line.strip()]
+    numbered = read_lines(path)
+    for number, line in numbered:
+        if "\0" in line:
+            raise InvalidInputError(path, f"line {number}: has a NUL character", "no path has one; correct the line")
+    lines = [line for _, line in numbered]
+    label = r"(.*\S)\s*\t\s*(.+)" if any("\t" in line for line in lines) else r"(.*\S) +([+-]?[0-9]+)"
     found = [re.fullmatch(label, line) for line in lines]
     if not lines or None in found and any(found):
         bad = repr(lines[found.index(None)]) + " has no path or no label" if lines else "names no files"
         hint = "write one path a line, and behind it nothing, or in every line a label; behind a tab any text is one"
         raise InvalidInputError(path, bad, hint)
-    return [(each[1], each[2]) if each else (line, None) for line, each in zip(lines, found, strict=True)]
+    pairs = zip(lines, found, strict=True)
+    return [(each[1].strip(), each[2]) if each else (line.strip(), None) for line, each in pairs]
+
+
+def read_classes(path: Path) -> list[str]:
+    """Returns the names of the classes in their order."""
+    names: list[str] = []
+    for number, line in read_lines(path):
+        name = sys.intern(line.strip())
+        if not name.isprintable():
+            what = f"line {number}: {name!r} has characters that are not printable"
+            raise InvalidInputError(path, what, "write one name per line")
+        names.append(name)
+    return names
 
 
 class Images:
@@ -176,7 +216,7 @@ class Images:
         self.annotations = [read_annotation(path) for path in self.paths]
         names = sorted({each.name for annotation in self.annotations for each in annotation.objects})
         if classes:
-            names = [name for line in classes.read_text("utf-8").split("\n") if (name := line.strip())]
+            names = read_classes(classes)
         #: From 1: readers of these features use 0 for the background.
         self.numbers = {name: number for number, name in enumerate(names, 1)}
         if classes and len(self.numbers) < len(names):
@@ -235,14 +275,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("list", type=Path)
     parser.add_argument("annotations", type=Path)
-    parser.add_argument("directory", type=Path)
+    # Not a Path, which would make one slash of the two in a URL.
+    parser.add_argument("directory")
     parser.add_argument("--classes", type=Path, help="names of the classes, numbered from 1; the same for all parts")
-    parser.add_argument("--prefix", default="data")
+    parser.add_argument("--prefix", help="prefix of the shards' names; by default the list's name without its ending")
     parser.add_argument("--shard-bytes", default="150MB")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--compression", choices=("none", "gzip", "zlib"), default="none")
     parser.add_argument("--force", action="store_true", help="replace existing shards")
     arguments = vars(parser.parse_args())
+    arguments["prefix"] = arguments["prefix"] or arguments["list"].stem
     inputs = [arguments.pop(name) for name in ("list", "annotations", "classes")]
     try:
         images = Images(*inputs)

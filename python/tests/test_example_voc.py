@@ -47,11 +47,11 @@ def png(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
 
 
-def jpeg(width: int, height: int) -> bytes:
-    """Returns the header of a progressive JPEG, behind a comment and a fill byte."""
+def jpeg(width: int, height: int, marker: int = 0xC2, precision: int = 8) -> bytes:
+    """Returns the header of a JPEG, by default progressive, behind a comment and a fill byte."""
     comment = b"\xff\xfe\x00\x06\xff\xc0ab"
-    frame = struct.pack(">BHHB", 8, height, width, 1) + b"\x01\x11\x00"
-    return b"\xff\xd8" + comment + b"\xff\xff\xc2" + struct.pack(">H", len(frame) + 2) + frame
+    frame = struct.pack(">BHHB", precision, height, width, 1) + b"\x01\x11\x00"
+    return b"\xff\xd8" + comment + b"\xff\xff" + bytes([marker]) + struct.pack(">H", len(frame) + 2) + frame
 
 
 def annotation(width: int, height: int, *objects: tuple[str, tuple[int, int, int, int]]) -> str:
@@ -157,7 +157,33 @@ def test_classes_may_be_numbered_for_all_parts_of_a_dataset(place: Path) -> None
     classes.write_text("dog\ncat\ndog\n")
     text = "error: classes.txt: `dog` is there twice\nhint: name each class once\n"
     assert run(place, "--classes", "classes.txt", "--force").stderr == text
+    classes.write_bytes(b"dog\n\n\xe9\n")
+    text = "error: classes.txt: line 3: not UTF-8\nhint: save the file as UTF-8\n"
+    assert run(place, "--classes", "classes.txt", "--force").stderr == text
+    classes.write_text("dog\n\u202ecat\n")
+    text = "error: classes.txt: line 2: '\\u202ecat' has characters that are not printable\nhint: write one name per line\n"
+    assert run(place, "--classes", "classes.txt", "--force").stderr == text
+    # As some editors save it, with a byte order mark.
+    classes.write_text("\ufeffdog\r\ncat\r\n")
+    assert write(place, "--classes", "classes.txt", "--force")[0].endswith("1 dog\n2 cat\n")
     assert write(place, "--prefix", "data", "--force")[0].endswith("2 dog\n")
+
+
+def test_two_lists_may_share_a_folder(place: Path) -> None:
+    write(place)
+    (place / "in/val.txt").write_text("a.png\n")
+    command = [sys.executable, str(EXAMPLE), "in/val.txt", "boxes", "out"]
+    subprocess.run(command, cwd=place, check=True, capture_output=True, timeout=60)
+    names = ["list-00000-of-00001.tfrecord", "val-00000-of-00001.tfrecord"]
+    assert sorted(path.name for path in (place / "out").iterdir()) == names
+
+
+def test_a_url_is_no_folder_for_shards(place: Path) -> None:
+    command = [sys.executable, str(EXAMPLE), "in/list.txt", "boxes", "s3://bucket/out"]
+    done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: s3://bucket/out: shards are written to local or mounted folders")
+    assert not (place / "s3:").exists()
 
 
 @pytest.mark.parametrize(
@@ -209,13 +235,25 @@ def test_a_list_may_have_labels_beside_boxes(place: Path, labels: tuple[str, str
         ),
         ("boxes/b.xml", None, "[Errno 2] No such file or directory: 'boxes/b.xml'"),
         ("in/more/b.jpg", None, "[Errno 2] No such file or directory: 'in/more/b.jpg'"),
+        (
+            "in/more/b.jpg",
+            jpeg(30, 40, marker=0xC3),
+            "in/more/b.jpg: a JPEG that is lossless, hierarchical, or not of 8 bits\n"
+            "hint: leave it out of the list, or convert it to JPEG or PNG",
+        ),
+        ("in/list.txt", b"\xef\xbb\xbfa.png\n\xff\n", "in/list.txt: line 2: not UTF-8\nhint: save the file as UTF-8"),
+        (
+            "in/list.txt",
+            "a.png\n\nmore/\0b.jpg\n",
+            "in/list.txt: line 3: has a NUL character\nhint: no path has one; correct the line",
+        ),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(place: Path, file: str, text: str | None, says: str) -> None:
+def test_what_does_not_fit_is_refused_by_name(place: Path, file: str, text: str | bytes | None, says: str) -> None:
     if text is None:
         (place / file).unlink()
     else:
-        (place / file).write_text(text)
+        (place / file).write_bytes(text.encode() if isinstance(text, str) else text)
     assert refused(place) == f"error: {says}\n"
 
 
@@ -250,11 +288,12 @@ def test_boxes_are_parts_of_their_image() -> None:
         ("<xmin>50<", "<xmin>100<", "object 1: its box of `person` is inverted or empty: xmin 100, xmax 100"),
         ("<ymax>25<", "<ymax>2<", "object 2: its box of `salt & pepper <x>` is inverted or empty: ymin 2.5, ymax 2"),
         ("<xmin>50</xmin>", "", "object 1: has no <bndbox/xmin> in its <object>"),
-        ("<xmin>50<", "<xmin>NaN<", "object 1: has 'NaN' for a place in pixels"),
-        ("<xmin>50<", "<xmin>1e999<", "object 1: has '1e999' for a place in pixels"),
+        ("<xmin>50<", "<xmin>NaN<", "object 1: has 'NaN' for a coordinate in pixels"),
+        ("<xmin>50<", "<xmin>1e999<", "object 1: has '1e999' for a coordinate in pixels"),
         ("<ymin>0<", "<ymin>0</ymin><ymin>0<", "object 1: has a second <bndbox/ymin> in its <object>"),
         ("<name>person</name>", "", "object 1: has no <name> in its <object>"),
         ("<name>person</name>", "<name/>", "object 1: has no <name>"),
+        ("<name>person<", "<name>per&#10;son<", "object 1: its name 'per\\nson' has characters that are not printable"),
         ("<truncated>1<", "<truncated>yes<", "object 1: has 'yes' where 0 or 1 is expected"),
         ("<width>200</width>", "", "has no <size/width> in its <annotation>"),
         ("<width>200<", "<width>0<", "has '0' for a number of pixels"),
@@ -310,6 +349,25 @@ def parsed(data: bytes) -> Any:
         return voc.parse(data)
     except (ValueError, voc.ElementTree.ParseError):
         return None
+
+
+def test_namespaces_of_annotations_are_ignored() -> None:
+    with_namespace = GOOD.replace("<annotation>", "<annotation xmlns='http://example.com/voc'>", 1)
+    assert voc.parse(with_namespace.encode()) == voc.parse(GOOD.encode())
+
+
+def test_spaces_around_paths_are_ignored(place: Path) -> None:
+    for line in ("  a.png  \n\tmore/b.jpg\n", " a.png 1\n  more/b.jpg  2 \n"):
+        (place / "in/list.txt").write_text(line.replace("\t", " "))
+        assert [path for path, _ in voc.read_list(place / "in/list.txt")] == ["a.png", "more/b.jpg"]
+    (place / "in/list.txt").write_text(" a.png \t x\n more/b.jpg\ty \n")
+    assert voc.read_list(place / "in/list.txt") == [("a.png", "x"), ("more/b.jpg", "y")]
+
+
+def test_only_jpegs_that_decoders_read_are_accepted() -> None:
+    accepted = [marker for marker in range(0xC0, 0xD0) if is_image(jpeg(30, 40, marker))]
+    assert accepted == [0xC0, 0xC1, 0xC2, 0xC9, 0xCA]
+    assert not is_image(jpeg(30, 40, precision=12))
 
 
 def test_a_header_that_is_cut_is_refused() -> None:
