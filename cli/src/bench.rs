@@ -38,11 +38,11 @@ Examples:
 
 /// Measure how fast a job or files can be read
 ///
-/// The trainer does nothing. It reads in this process, on this host's cores, from files that this
-/// host can open: one rank of the job's own order, with its features and operators, from the
-/// beginning of an epoch. Only the definition of the job is requested from the coordinator, so
-/// running ranks are affected only by the load on processors and storage. A dynamic job is read as
-/// if its order were fixed.
+/// It replaces the trainer by one that only takes batches, and reports the speed. It reads in this
+/// process, on this host's cores, from files that this host can open: one rank of the job's own
+/// order, with its features and operators, from the beginning of an epoch. Only the definition of
+/// the job is requested from the coordinator, so running ranks are affected only by the load on
+/// processors and storage. A dynamic job is read as if its order were fixed.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct BenchArgs {

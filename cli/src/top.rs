@@ -42,10 +42,11 @@ const SIDE_MAX: u16 = 1_000;
 
 /// Show the cluster live, on one screen
 ///
-/// Shards are cells of a map, in manifest order: each represents as many of them as necessary.
-/// Ranks are columns of two strips: how far each is behind the first, and how much of its trainer's
-/// time is spent waiting, with a letter for the cause. Without a terminal, and for logs: --once.
-/// NO_COLOR is heeded; nothing is said by colour alone.
+/// The screen shows jobs and their epochs, and of one job the shards, ranks, workers, events, and
+/// what limits it. Shards are cells of a map, in manifest order: each represents as many of them as
+/// necessary. Ranks are columns of two strips: how far each is behind the first, and how much of
+/// its trainer's time is spent waiting, with a letter for the cause. Without a terminal, and for
+/// logs: --once. NO_COLOR is heeded; nothing is said by colour alone.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct TopArgs {

@@ -13,11 +13,12 @@ use crate::output::{self, Format};
 
 /// Record the threads of this host's worker for Perfetto
 ///
-/// Open FILE at https://ui.perfetto.dev. It shows the reading threads (chunk, read), the thread
-/// that plans (room: enough is ahead; fill window, gather, wait for shard, grant), the computing
-/// threads (assemble: check and parse, operate and write) and the ones that send. Nothing is
-/// recorded before and after. For loaders that work in their trainer's process set
-/// SHARDFEED_TRACE=DIR there: each writes DIR/rank-R-PID.json when it is closed.
+/// FILE is a timeline of the activity of each thread; open it at https://ui.perfetto.dev. It shows
+/// the reading threads (chunk, read), the thread that plans (room: enough is ahead; fill window,
+/// gather, wait for shard, grant), the computing threads (assemble: check and parse, operate and
+/// write) and the ones that send. Nothing is recorded before and after. For loaders that work in
+/// their trainer's process set SHARDFEED_TRACE=DIR there: each writes DIR/rank-R-PID.json when it
+/// is closed.
 #[derive(Debug, Args)]
 pub(crate) struct TraceArgs {
     /// File to write

@@ -94,7 +94,7 @@ pub(crate) struct CreateArgs {
     /// [default: all]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     job: Vec<String>,
-    /// Lifetime of the token: min, h or d
+    /// Lifetime of the token: ms, s, min, h or d
     #[arg(long, value_name = "TIME", default_value = "90d", value_parser = duration::parse)]
     ttl: Duration,
     /// Create a join token, to be exchanged once for a token of this role

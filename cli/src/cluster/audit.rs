@@ -25,14 +25,14 @@ const ENTRIES_MAX: u64 = 5_000;
 
 /// List requests for changes, and refused requests
 ///
-/// Each node writes the requests it received to its own files (the folder `audit` in its data
-/// folder, lines of JSON, 160 MiB at most, 32 MiB of them for denied requests); this command asks
-/// all nodes and puts the answers in order. The work of workers is not included: `shardfeed events`
-/// and the histories show it. For admins.
+/// Each node writes the requests it received, and their callers, to its own files (the folder
+/// `audit` in its data folder, lines of JSON, 160 MiB at most, 32 MiB of them for denied requests);
+/// this command asks all nodes and puts the answers in order. The work of workers is not included:
+/// `shardfeed events` and the histories show it. For admins.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct AuditArgs {
-    /// Show only entries newer than this: min, h or d [default: the last 20 entries]
+    /// Show only entries newer than this: ms, s, min, h or d [default: the last 20 entries]
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     since: Option<Duration>,
     /// Show only entries of this caller, as named in the list

@@ -47,7 +47,7 @@ pub(crate) struct EventsArgs {
     /// Show only events of this kind; repeatable or with commas
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     kind: Vec<String>,
-    /// Show only events newer than this
+    /// Show only events newer than this: ms, s, min, h or d
     #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     since: Option<Duration>,
     /// Show all events that are kept, not only the last 20
