@@ -88,7 +88,9 @@ fn say(to: &mut impl Write, line: &str) {
 /// Runs one seed in this process and prints the result as a line of JSON.
 fn run_seed(seed: u64, is_shown: bool) -> io::Result<ExitCode> {
     if is_shown {
-        shardfeed_telemetry::init("off").map_err(io::Error::other)?;
+        // On its own thread: this one's hash maps draw their keys from the seed.
+        let init = std::thread::spawn(|| shardfeed_telemetry::init("off"));
+        init.join().expect("it does not panic").map_err(io::Error::other)?;
     }
     shardfeed_chaos::end_on_panic(move |panic| {
         let breach = Breach { id: "S1", what: panic.to_owned() };
