@@ -35,6 +35,7 @@ impl Rank {
             ahead: 0,
             released: None,
             version: 0,
+            known_version: None,
             wait_ms: 0,
         }
     }

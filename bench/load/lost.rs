@@ -37,6 +37,7 @@ pub(crate) async fn measure(addresses: &[&str]) -> Value {
         ahead: 0,
         released: None,
         version: 0,
+        known_version: None,
         wait_ms,
     };
     let mut known = 0;

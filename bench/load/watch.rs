@@ -50,6 +50,7 @@ pub(crate) async fn measure(addresses: &[&str], files: u64) {
             ahead: 0,
             released: None,
             version: 0,
+            known_version: None,
             wait_ms: 0,
         };
         match timeout(ATTEMPT, client.claim_groups(take)).await {
