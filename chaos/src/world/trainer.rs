@@ -492,7 +492,7 @@ impl Rank {
         if cursor.step() == 0 && self.rank == 0 && !self.run.job.identity.is_dynamic() {
             self.run.epochs.set(self.run.epochs.get() + 1);
         }
-        // Ranks that nobody ends do not leave steps out or reshard any more: their states differ.
+        // Ranks that the launcher gave up do not reshard together any more: their states differ.
         let saves = count.is_multiple_of(SAVE_EVERY) && !self.run.is_abandoned.get();
         if !saves || self.run.job.identity.tail == Tail::Uneven {
             return;
